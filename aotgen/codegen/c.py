@@ -1,0 +1,348 @@
+"""Prints a Program as the C sources of a project: the model's list of calls, kernels, weights,
+tools.
+
+Every function returns text; ``project.py`` writes it. Values that templates need are computed here.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aotgen.codegen.environment import render
+from aotgen.codegen.lower import Function, Layer, Operand, Program
+from aotgen.codegen.names import Namer, shorten
+from aotgen.ir.graph import Value
+from aotgen.memory.storage import Placement, Storage
+
+COLUMNS = 100
+KERNELS_PER_FILE = 6
+"""Kernels of one template in one file: enough to read, few enough that files compile side by side.
+"""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A graph input or output as the public header names it."""
+
+    role: str
+    number: int
+    label: str
+    value: Value
+    c_name: str
+    slot: int
+    block_offset: int
+
+    @property
+    def ctype(self) -> str:
+        return self.value.dtype.c
+
+    @property
+    def macro(self) -> str:
+        return f"{self.role.upper()}_{self.c_name.upper()}"
+
+    @property
+    def variable(self) -> str:
+        return f"{'in' if self.role == 'input' else 'out'}_{self.c_name}"
+
+    @property
+    def elements(self) -> int:
+        return self.value.type.numel
+
+    @property
+    def bytes(self) -> int:
+        return self.value.type.nbytes
+
+    @property
+    def dims(self) -> str:
+        return "][".join(str(d) for d in self.value.shape) or "1"
+
+    @property
+    def kind(self) -> str:
+        return {"float": "f", "double": "d"}.get(self.ctype, "i")
+
+    @property
+    def escaped(self) -> str:
+        return c_escape(self.label)
+
+
+def c_escape(text: str) -> str:
+    """``text`` for a C string literal: printable ASCII, all else as octal escapes of its UTF-8
+    bytes.
+    """
+    out = []
+    for byte in text.encode("utf-8", "surrogatepass"):
+        char = chr(byte)
+        plain = 32 <= byte < 127 and char not in '"\\?'
+        out.append(char if plain else f"\\{byte:03o}")
+    return "".join(out)
+
+
+def comment_safe(text: str) -> str:
+    """``text`` for a C comment: one line of printable ASCII that cannot end the comment or continue
+    the line.
+    """
+    flat = "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
+    return flat.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
+
+
+def tensors(program: Program) -> tuple[list[Tensor], list[Tensor]]:
+    """The graph's inputs and outputs with C names that are unique among each other."""
+    graph = program.graph
+    inputs = _tensors(program, "input", graph.inputs, [v.name for v in graph.inputs])
+    names = graph.output_names or [v.name for v in graph.outputs]
+    return inputs, _tensors(program, "output", graph.outputs, names)
+
+
+def _tensors(program: Program, role: str, values: list[Value], labels: list[str]) -> list[Tensor]:
+    namer = Namer(32)
+    result: list[Tensor] = []
+    offset = 0
+    for number, (value, label) in enumerate(zip(values, labels, strict=True)):
+        place = program.placements.get(value.name)
+        slot = program.offsets[place.storage] if place is not None else 0
+        c_name = namer.name(label, f"{role}{number}")
+        result.append(Tensor(role, number, label, value, c_name, slot, offset))
+        offset += -(-max(value.type.nbytes, 1) // 64) * 64
+    return result
+
+
+class Printer:
+    """Prints one Program under a prefix."""
+
+    def __init__(self, program: Program, prefix: str, version: str, model: str) -> None:
+        self.program = program
+        self.inputs, self.outputs = tensors(program)
+        self.base: dict[str, Any] = {
+            "p": prefix,
+            "P": prefix.upper(),
+            "version": version,
+            "model": comment_safe(model),
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "gpu": program.target.device == "gpu",
+            "arena_bytes": program.arena.bytes,
+            "state_bytes": 0,
+            "weights_bytes": len(program.weights),
+        }
+        self.external = {t.value.name: t for t in [*self.inputs, *self.outputs]}
+
+    def render(self, path: str, /, **extra: Any) -> str:
+        return render(path, **self.base, **extra)
+
+    def label(self, layer: Layer) -> str:
+        return f"L{layer.index:02d}"
+
+    def storage_base(self, storage: Storage) -> tuple[str, int]:
+        """(C expression of a pointer to the storage's elements, or "" for the arena; byte offset in
+        the arena).
+        """
+        if storage.kind == "arena":
+            return "", self.program.offsets[storage]
+        return self.external[storage.root.name].variable, 0
+
+    def pointer(self, place: Placement, offset: int, const: bool) -> str:
+        """C expression for element ``offset`` of a storage."""
+        base, start = self.storage_base(place.storage)
+        ctype = f"const {place.storage.root.dtype.c}" if const else place.storage.root.dtype.c
+        if not base:
+            return f"ARENA({ctype}, {start + offset * place.storage.root.dtype.size})"
+        if offset == 0:
+            return base
+        return f"{base} + {offset}" if offset > 0 else f"{base} - {-offset}"
+
+    def operand(self, layer: Layer, operand: Operand, number: int) -> str:
+        arg = operand.arg
+        if operand.place is not None:
+            return self.pointer(operand.place, operand.offset, not arg.is_output)
+        if arg.const is not None:
+            ctype = re.sub(r"\b(const|restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
+            return f"WEIGHTS({ctype}, {self.weight_macro(layer, arg.const.role, number)})"
+        ctype = re.sub(r"\b(restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
+        return f"ARENA({ctype}, {operand.offset})"
+
+    def weight_macro(self, layer: Layer, role: str, number: int) -> str:
+        del number
+        return shorten(f"W_{self.label(layer)}_{role.upper()}", 60)
+
+    def weight_table(self) -> list[dict[str, Any]]:
+        table = []
+        for layer in self.program.layers:
+            for number, operand in enumerate(layer.operands):
+                const = operand.arg.const
+                if const is None:
+                    continue
+                array = const.array
+                source = f" from {const.source.name}" if const.source is not None else ""
+                table.append(
+                    {
+                        "macro": self.weight_macro(layer, const.role, number),
+                        "offset": operand.offset,
+                        "text": comment_safe(
+                            f"{array.dtype.name}[{array.size}], {layer.name}{source}"
+                        ),
+                    }
+                )
+        return table
+
+    def call(self, layer: Layer) -> list[str]:
+        args = [self.operand(layer, o, i) for i, o in enumerate(layer.operands)]
+        text = f"{layer.function}({', '.join([*args, '0', str(layer.kernel.rows)])});"
+        return textwrap.wrap(text, COLUMNS - 8, subsequent_indent="    ", break_long_words=False)
+
+    def fills(self, layer: Layer) -> Iterator[str]:
+        for function, storage in layer.fills:
+            place = Placement(storage, storage.origin, storage.view)
+            rows = self.program.functions[function].kernel.rows
+            yield f"{function}({self.pointer(place, storage.origin, False)}, 0, {rows})"
+
+    def view_text(self, layer: Layer) -> dict[str, Any]:
+        view = self.program.placements[layer.output.name].view
+        return {
+            "ndim": len(view.shape),
+            "bytes": view.dtype.size,
+            "dims": ", ".join(map(str, view.shape)) or "0",
+            "strides": ", ".join(map(str, view.strides)) or "0",
+        }
+
+    def layer_context(self, layer: Layer) -> dict[str, Any]:
+        shapes = ", ".join(_dims(v.shape) for v in layer.reads) or "constants"
+        knobs = " ".join(f"{k}={v}" for k, v in layer.config.values)
+        work = f"; {layer.macs} MACs" if layer.macs else ""
+        made_by = f"{layer.template} {knobs}".strip()
+        origin = ", ".join(layer.origin) or "the graph"
+        lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), COLUMNS - 10)
+        place = self.program.placements[layer.output.name]
+        return {
+            "index": layer.index,
+            "label": self.label(layer),
+            "name": layer.name,
+            "ops": " + ".join(layer.ops),
+            "shapes": f"{shapes} -> {_dims(layer.output.shape)}",
+            "work": work,
+            "origin_lines": lines,
+            "fills": list(self.fills(layer)),
+            "call_lines": self.call(layer),
+            "output": self.pointer(place, place.offset, True),
+            "view": self.view_text(layer),
+        }
+
+    def header(self) -> str:
+        return self.render(
+            "project/model.h.j2",
+            layers=len(self.program.layers),
+            kernel_count=max(len(self.program.functions), 1),
+            cl_meaning="required: from " + self.base["p"] + "_cl_open, or your own"
+            if self.base["gpu"]
+            else "reserved for OpenCL; NULL",
+        )
+
+    def source(self, weights_linked: bool) -> str:
+        layers = [self.layer_context(layer) for layer in self.program.layers]
+        return self.render(
+            "project/model_cl.c.j2" if self.base["gpu"] else "project/model.c.j2",
+            layers=layers,
+            macs=sum(layer.macs for layer in self.program.layers),
+            arena_lower_bound=self.program.arena.lower_bound,
+            weights_linked=weights_linked,
+            **(self.cl_context() if self.base["gpu"] else {}),
+        )
+
+    def cl_context(self) -> dict[str, Any]:
+        from aotgen.codegen.opencl import context
+
+        return context(self)
+
+    def kernels(self) -> dict[str, str]:
+        """src/kernels.h and src/kernels_*.c by file name; a template's kernels share files."""
+        functions = [printed(f) for f in self.program.functions.values()]
+        files = {"kernels.h": self.render("project/kernels.h.j2", functions=functions)}
+        by_template: dict[str, list[dict[str, Any]]] = {}
+        for entry in functions:
+            by_template.setdefault(entry["template"], []).append(entry)
+        for template, entries in by_template.items():
+            for part in range(0, len(entries), KERNELS_PER_FILE):
+                chunk = entries[part : part + KERNELS_PER_FILE]
+                suffix = f"_{part // KERNELS_PER_FILE}" if part else ""
+                name = f"kernels_{template}{suffix}.c"
+                includes = sorted({h for e in chunk for h in e["includes"]})
+                files[name] = self.render(
+                    "project/kernels.c.j2",
+                    functions=chunk,
+                    file=name,
+                    template=template,
+                    includes=includes,
+                )
+        return files
+
+    def weights_header(self, linked: bool) -> str:
+        return self.render(
+            "project/weights.h.j2",
+            weights=self.weight_table(),
+            bytes=len(self.program.weights),
+            linked=linked,
+        )
+
+    def weights_source(self, kind: str) -> str:
+        """weights.S that includes weights.bin, or weights.c with the bytes as text."""
+        data = self.program.weights or b"\0"
+        if kind == "asm":
+            return self.render("project/weights.S.j2", bytes=len(data))
+        lines = [",".join(str(b) for b in data[i : i + 24]) + "," for i in range(0, len(data), 24)]
+        return self.render("project/weights.c.j2", bytes=len(data), size=len(data), lines=lines)
+
+    def tools(self, weights_kind: str, tolerance: str) -> dict[str, str]:
+        """test/ and bench/ sources by path."""
+        ranges = [
+            {"layer": layer.index, "offset": offset, "bytes": size}
+            for layer in self.program.layers
+            for offset, size in layer.weights
+        ]
+        extra: dict[str, Any] = {
+            "layers": self.program.layers,
+            "weight_ranges": ranges,
+            "weights_kind": weights_kind,
+            "tolerance": tolerance,
+            "input_bytes": sum(t.bytes for t in self.inputs),
+            "output_bytes": sum(t.bytes for t in self.outputs),
+            "input_block_bytes": _block(self.inputs),
+            "output_block_bytes": _block(self.outputs),
+        }
+        paths = {
+            "test/tool.h": "tool.h",
+            "test/tool.c": "tool.c",
+            "test/test.c": "test.c",
+            "test/run.c": "run.c",
+            "bench/bench.c": "bench.c",
+        }
+        return {path: self.render(f"project/{name}.j2", **extra) for path, name in paths.items()}
+
+
+def printed(function: Function) -> dict[str, Any]:
+    """What the kernel templates print of a function: its text without ``static``, and its parameter
+    list.
+    """
+    text = re.sub(
+        rf"^static\s+void\s+{function.name}\(", f"void {function.name}(", function.text, flags=re.M
+    )
+    match = re.search(rf"^void\s+{function.name}\((.*?)\)", text, flags=re.M | re.S)
+    parameters = " ".join(match.group(1).split()) if match else ""
+    return {
+        "name": function.name,
+        "text": text.strip("\n"),
+        "parameters": parameters,
+        "template": function.template,
+        "includes": function.kernel.includes,
+    }
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return f"[{'x'.join(map(str, shape)) or 'scalar'}]"
+
+
+def _block(tensors: list[Tensor]) -> int:
+    last = tensors[-1] if tensors else None
+    return last.block_offset + -(-max(last.bytes, 1) // 64) * 64 if last else 64

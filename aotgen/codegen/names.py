@@ -1,0 +1,164 @@
+"""C names from names of any kind.
+
+Every name is a legal identifier, no C or C++ keyword, at most 63 characters; two different names
+never collide: the later one takes a stable hash suffix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MAX_LENGTH = 63
+
+_KEYWORDS = frozenset(
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "compl",
+        "const",
+        "const_cast",
+        "constexpr",
+        "continue",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "not",
+        "not_eq",
+        "nullptr",
+        "operator",
+        "or",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "typeof",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "xor",
+        "xor_eq",
+        "main",
+        "errno",
+        "NAN",
+        "INFINITY",
+        "NULL",
+        "EOF",
+        "stdin",
+        "stdout",
+        "stderr",
+    ]
+)
+
+
+def digest(text: str | bytes, length: int = 8) -> str:
+    """The first hex digits of SHA-256: equal on every machine and run."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:length]
+
+
+def identifier(name: str, fallback: str = "x") -> str:
+    """``name`` with everything that C does not allow turned into underscores.
+
+    Names that lose characters outside ASCII keep a hash, so that they stay apart.
+    """
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
+    if not plain or not plain.isascii():
+        plain = fallback
+    if any(ord(c) > 127 for c in name):
+        plain = f"{plain}_{digest(name, 4)}"
+    if plain[0].isdigit():
+        plain = f"{fallback}{plain}"
+    if plain in _KEYWORDS:
+        plain += "_"
+    return shorten(plain)
+
+
+def shorten(name: str, limit: int = MAX_LENGTH) -> str:
+    """At most ``limit`` characters; a cut name ends in a hash of the whole."""
+    return name if len(name) <= limit else f"{name[: limit - 9]}_{digest(name)}"
+
+
+class Namer:
+    """Hands out identifiers, each once. Case is ignored where macros are made of the names."""
+
+    def __init__(self, limit: int = MAX_LENGTH) -> None:
+        self._limit = limit
+        self._taken: set[str] = set()
+
+    def name(self, wanted: str, fallback: str = "x") -> str:
+        base = shorten(identifier(wanted, fallback), self._limit)
+        result = base
+        turn = 0
+        while result.lower() in self._taken:
+            suffix = digest(f"{wanted}#{turn}", 6)
+            result = f"{base[: self._limit - 7]}_{suffix}"
+            turn += 1
+        self._taken.add(result.lower())
+        return result
+
+
+def default_prefix(model_name: str) -> str:
+    """The prefix of a model's public symbols: lower case, at most 24 characters, never starting
+    with a digit.
+    """
+    return shorten(identifier(model_name, "model").lower(), 24)

@@ -1,0 +1,288 @@
+"""Writes a project folder: lowers the graph, prints the sources, records everything in
+manifest.json.
+
+Same input, same bytes out: nothing here depends on time, folder, hash seed or core count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import aotgen
+from aotgen.codegen import opencl
+from aotgen.codegen.c import Printer
+from aotgen.codegen.environment import render
+from aotgen.codegen.lower import Layer, Program, legalize_outputs, lower
+from aotgen.codegen.names import default_prefix, digest
+from aotgen.ir.graph import Graph
+from aotgen.ir.interpreter import run as interpret
+from aotgen.ir.types import Array
+from aotgen.options import CompileOptions
+from aotgen.schedule.plan import plan_graph
+from aotgen.target.board import Board
+from aotgen.target.target import Target
+
+FORMAT = 1
+"""Version of manifest.json; a reader refuses what it does not know."""
+
+TOLERANCE = "1e-4"
+"""max|a - b| / max|b| that a float output of the test vectors may differ by."""
+
+VECTOR_CASES = 2
+
+
+def build_program(graph: Graph, target: Target, prefix: str) -> Program:
+    """Plan and lower a graph with groups; the graph's outputs may get identity nodes."""
+    legalize_outputs(graph)
+    return lower(graph, plan_graph(graph, target), target, prefix)
+
+
+def prefix_of(graph: Graph, options: CompileOptions) -> str:
+    """The prefix of the project's symbols and file names."""
+    return options.prefix or default_prefix(graph.name)
+
+
+def generate(
+    graph: Graph,
+    board: Board,
+    target: Target,
+    options: CompileOptions,
+    out: Path,
+    model_bytes: bytes,
+    model_suffix: str = ".onnx",
+) -> dict[str, Any]:
+    """Write the project of ``graph`` into the empty folder ``out``.
+
+    Args:
+        graph: optimised, with groups.
+        board: whose flags and toolchain the project gets.
+        target: what kernels are rendered for.
+        options: of the compilation, recorded in the manifest.
+        out: an existing, empty folder.
+        model_bytes: the model file, kept in test/ so that ``validate`` works wherever the
+            folder goes.
+        model_suffix: its file name's suffix.
+
+    Returns:
+        The manifest.
+    """
+    prefix = prefix_of(graph, options)
+    program = build_program(graph, target, prefix)
+    printer = Printer(program, prefix, aotgen.__version__, graph.name)
+    manifest = describe(program, printer, board, target, options, model_bytes)
+    linked = options.weights != "bin"
+    files: dict[str, str] = {
+        f"include/{prefix}.h": printer.header(),
+        f"src/{prefix}.c": printer.source(linked),
+        "src/weights.h": printer.weights_header(linked),
+        **printer.tools(options.weights, TOLERANCE),
+        **kernel_sources(printer, target, program),
+        **{
+            f"src/{name}": printer.render(f"runtime/{name}.j2")
+            for name in ("aot_clock.c", "aot_clock.h")
+        },
+    }
+    if options.weights == "asm":
+        files["src/weights.S"] = printer.weights_source("asm")
+    elif options.weights == "c":
+        files["src/weights.c"] = printer.weights_source("c")
+    sources = sorted(
+        path.removeprefix("src/")
+        for path in files
+        if path.startswith("src/") and path.endswith((".c", ".S")) and "aot_clock" not in path
+    )
+    files["CMakeLists.txt"] = printer.render(
+        "project/CMakeLists.txt.j2",
+        sources=sources,
+        weights_kind=options.weights,
+        release_flag=" ".join(board.release_flags),
+        c_flags=_compiler_flags(board),
+        libraries=["m"] if program.target.device == "cpu" else ["m", "OpenCL"],
+    )
+    if board.toolchain is not None:
+        files["toolchain.cmake"] = board.toolchain.read_text(encoding="utf-8")
+    files["README.md"] = printer.render(
+        "project/README.md.j2",
+        board=board.name,
+        toolchain_hint=" -DCMAKE_TOOLCHAIN_FILE=toolchain.cmake" if board.toolchain else "",
+    )
+    files["manifest.json"] = json.dumps(manifest, indent=1) + "\n"
+    for path, text in files.items():
+        target_path = out / path
+        target_path.parent.mkdir(parents=True, exist_ok=True)
+        target_path.write_text(text, encoding="utf-8", newline="\n")
+    if options.weights != "c":
+        (out / "src/weights.bin").write_bytes(program.weights or b"\0" * 64)
+    (out / f"test/model{model_suffix}").write_bytes(model_bytes)
+    (out / "test/vectors.bin").write_bytes(test_vectors(graph))
+    return manifest
+
+
+def kernel_sources(printer: Printer, target: Target, program: Program) -> dict[str, str]:
+    """Kernels and what they include, by path: C files with simd.h, or the OpenCL program with its
+    host runtime.
+    """
+    if target.device == "gpu":
+        runtime = {
+            f"src/{n}": printer.render(f"runtime/{n}.j2") for n in ("aot_opencl.c", "aot_opencl.h")
+        }
+        return {"src/kernels.cl": opencl.program_text(printer), **runtime}
+    files = {f"src/{name}": text for name, text in printer.kernels().items()}
+    return {"src/simd.h": simd_header(target, program), **files}
+
+
+def _compiler_flags(board: Board) -> str:
+    """Generator expressions that choose a board's flags by compiler."""
+    parts = []
+    for compiler, name in (("gcc", "GNU"), ("clang", "Clang,AppleClang")):
+        flags = ";".join(board.cflags(compiler))
+        parts.append(f'"$<$<C_COMPILER_ID:{name}>:$<$<COMPILE_LANGUAGE:C>:{flags}>>"')
+    return "\n    ".join(parts)
+
+
+def simd_header(target: Target, program: Program) -> str:
+    """src/simd.h: the target's vocabulary and the math functions that the kernels use."""
+    math = sorted(program.math)
+    return render(f"simd/{target.isa}.h.j2", math=math)
+
+
+def test_vectors(graph: Graph) -> bytes:
+    """Seeded inputs and the interpreter's outputs, case after case, as test.c reads them."""
+    rng = np.random.default_rng(20)
+    parts: list[bytes] = []
+    names = graph.output_names or [v.name for v in graph.outputs]
+    for _ in range(VECTOR_CASES):
+        feeds = sample_inputs(graph, rng)
+        parts.extend(feeds[v.name].tobytes() for v in graph.inputs)
+        results = interpret(graph, feeds)
+        parts.extend(np.ascontiguousarray(results[name]).tobytes() for name in names)
+    return b"".join(parts)
+
+
+def sample_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
+    """Inputs a model is likely to accept: standard normal floats, small non-negative integers,
+    random booleans.
+    """
+    feeds: dict[str, Array] = {}
+    for value in graph.inputs:
+        dtype, shape = value.dtype, value.shape
+        if dtype.is_float:
+            feeds[value.name] = rng.standard_normal(shape).astype(dtype.numpy)
+        else:
+            feeds[value.name] = rng.integers(0, 2, shape).astype(dtype.numpy)
+    return feeds
+
+
+def describe(
+    program: Program,
+    printer: Printer,
+    board: Board,
+    target: Target,
+    options: CompileOptions,
+    model_bytes: bytes,
+) -> dict[str, Any]:
+    """The manifest of a program."""
+    arena = program.arena
+    prefix = printer.base["p"]
+    pointer = 8
+    return {
+        "format": FORMAT,
+        "tool": {"name": "aotgen", "version": aotgen.__version__},
+        "model": {"name": program.graph.name, "sha256": digest(model_bytes, 64)},
+        "prefix": prefix,
+        "board": board.name,
+        "isa": target.isa,
+        "device": target.device,
+        "cflags": list(board.cflags()),
+        "options": options.as_manifest(),
+        "api": {
+            "ctx_bytes": pointer * (8 + len(program.functions)),
+            "arena_align": 64,
+            "config": ["arena", "state", "weights", "pool", "cl", "trace", "user"],
+        },
+        "inputs": [_tensor(t) for t in printer.inputs],
+        "outputs": [_tensor(t) for t in printer.outputs],
+        "layers": [_layer(program, layer) for layer in program.layers],
+        "arena": {
+            "bytes": arena.bytes,
+            "lower_bound": arena.lower_bound,
+            "peak_layer": arena.peak_step,
+            "buffers": [
+                {
+                    "name": a.name,
+                    "offset": arena.offsets[a.name],
+                    "bytes": a.bytes,
+                    "first_layer": a.first,
+                    "last_layer": a.last,
+                }
+                for a in program.allocations
+            ],
+        },
+        "arena_bytes": arena.bytes,
+        "state_bytes": 0,
+        "weights_bytes": len(program.weights),
+        "params": sum(int(v.const.size) for v in program.graph.constants() if v.const is not None),
+        "macs": sum(layer.macs for layer in program.layers),
+        "flash_bytes": len(program.weights) + code_bytes(program),
+    }
+
+
+def code_bytes(program: Program) -> int:
+    """Estimated machine code: an instruction set's bytes for each line of C, measured over the
+    example networks.
+    """
+    lines = sum(f.text.count("\n") for f in program.functions.values())
+    return lines * {"scalar": 10, "neon": 10, "avx2": 14, "avx512": 16}[program.target.isa]
+
+
+def _tensor(tensor: Any) -> dict[str, Any]:
+    value = tensor.value
+    return {
+        "name": tensor.label,
+        "c_name": tensor.c_name,
+        "dtype": value.dtype.numpy.name,
+        "shape": list(value.shape),
+        "bytes": tensor.bytes,
+    }
+
+
+def _layer(program: Program, layer: Layer) -> dict[str, Any]:
+    weights = sum(size for _, size in layer.weights)
+    entry: Mapping[str, Any] = {
+        "index": layer.index,
+        "name": layer.name,
+        "op": "+".join(layer.ops),
+        "origin": list(layer.origin),
+        "template": layer.template,
+        "knobs": layer.config.as_dict(),
+        "kernel": layer.function,
+        "output": layer.output.name,
+        "dtype": layer.output.dtype.numpy.name,
+        "shape": list(layer.output.shape),
+        "macs": layer.macs,
+        "weights_bytes": weights,
+        "weights_crc": f"{program.layer_crc(layer):08x}" if layer.weights else None,
+        "scratch_bytes": layer.kernel.scratch_bytes,
+        "layout_copy": layer.group is None,
+    }
+    return dict(entry)
+
+
+def analyze(graph: Graph, board: Board, target: Target, options: CompileOptions) -> dict[str, Any]:
+    """The manifest that ``generate`` would write, without rendering a project.
+
+    Args:
+        graph: optimised, with groups.
+        board: see ``generate``.
+        target: see ``generate``.
+        options: see ``generate``.
+    """
+    prefix = prefix_of(graph, options)
+    program = build_program(graph, target, prefix)
+    printer = Printer(program, prefix, aotgen.__version__, graph.name)
+    return describe(program, printer, board, target, options, b"")

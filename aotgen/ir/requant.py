@@ -1,0 +1,94 @@
+"""Exact arithmetic of ``Requant``: from an int32 accumulator to a quantized output.
+
+What generated integer kernels must reproduce bit for bit, in the kinds that a model can ask for:
+
+- ``tflm``: gemmlowp's fixed point (Jacob et al., CVPR 2018, section 2.2 and appendix B), which
+  rounds twice: a saturating rounding doubling high multiply, then a rounding shift;
+- ``litert``: one 64-bit product and one rounding shift, as TFLite built with single rounding;
+- ``onnx``: a float32 scale, rounded half to even.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotgen.ir.types import Array, DType, Requant
+
+Int64 = npt.NDArray[np.int64]
+
+_I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
+
+
+def apply(
+    requant: Requant, acc: npt.NDArray[np.int32], axis: int | None = None, dtype: DType = DType.I8
+) -> Array:
+    """The output elements for accumulators ``acc``, in ``dtype``.
+
+    Args:
+        requant: its parameters hold for all channels, or one for each index along ``axis``.
+        acc: int32, any shape.
+        axis: the channel axis; needed when there are several multipliers or scales.
+        dtype: of the output; ``requant.lo`` and ``hi`` must lie in its range.
+    """
+    if requant.kind == "onnx":
+        # The product is a float32; rint rounds half to even. The clamp comes before the cast to
+        # int64 so that a product beyond int64 saturates too.
+        scaled = np.rint(acc.astype(np.float32) * _along(requant.scale, np.float32, acc, axis))
+        wide = np.clip(scaled.astype(np.float64) + requant.zero_point, requant.lo, requant.hi)
+        return np.asarray(wide).astype(dtype.numpy)
+    multiply = _double_rounding if requant.kind == "tflm" else _single_rounding
+    multiplier = _along(requant.multiplier, np.int64, acc, axis)
+    shift = _along(requant.shift, np.int64, acc, axis)
+    wide_int = multiply(acc.astype(np.int64), multiplier, shift) + requant.zero_point
+    return np.asarray(np.clip(wide_int, requant.lo, requant.hi)).astype(dtype.numpy)
+
+
+def _along(
+    values: tuple[Any, ...], dtype: npt.DTypeLike, acc: Array, axis: int | None
+) -> npt.NDArray[Any]:
+    """Parameters shaped to broadcast along ``axis`` of ``acc``."""
+    array = np.asarray(values, dtype)
+    if len(values) == 1:
+        return array.reshape(())
+    if axis is None or acc.shape[axis] != len(values):
+        raise ValueError(f"{len(values)} parameters do not fit axis {axis} of {acc.shape}")
+    shape = [1] * acc.ndim
+    shape[axis] = len(values)
+    return array.reshape(shape)
+
+
+def _wrap32(x: Int64) -> Int64:
+    """x as a 32-bit register holds it, which is where both references keep their results."""
+    return ((x - _I32_MIN) & 0xFFFFFFFF) + _I32_MIN
+
+
+def _double_rounding(acc: Int64, multiplier: Int64, shift: Int64) -> Int64:
+    left, right = np.maximum(shift, 0), np.maximum(-shift, 0)
+    return rounding_divide_by_pot(doubling_high_mul(_wrap32(acc << left), multiplier), right)
+
+
+def doubling_high_mul(a: Int64, b: Int64) -> Int64:
+    """(2 a b + 2^31) >> 32 for int32 values: ties go up, INT32_MIN^2 saturates."""
+    product = a * b
+    nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))
+    total = product + nudge
+    # C's division truncates toward zero.
+    high = np.sign(total) * (np.abs(total) >> 31)
+    return np.asarray(np.where((a == b) & (a == _I32_MIN), _I32_MAX, high))
+
+
+def rounding_divide_by_pot(x: Int64, exponent: Int64) -> Int64:
+    """x / 2^exponent rounded to nearest, ties away from zero; 0 <= exponent <= 31."""
+    mask = (np.int64(1) << exponent) - 1
+    threshold = (mask >> 1) + (x < 0)
+    return np.asarray((x >> exponent) + ((x & mask) > threshold))
+
+
+def _single_rounding(acc: Int64, multiplier: Int64, shift: Int64) -> Int64:
+    """(acc * multiplier + 2^(30 - shift)) >> (31 - shift): one rounding, ties go up."""
+    total = 31 - shift
+    product = acc * multiplier + (np.int64(1) << (total - 1))
+    return _wrap32(product >> total)

@@ -1,0 +1,47 @@
+"""The canonical ops, a module a family: type rule, numpy semantics and compute definition of each.
+
+Importing this package registers every op; ``aotgen.ops.registry.op_def`` looks one up. The numpy
+semantics are the oracle that every pass, template and board is checked against, and what constants
+are folded with:
+
+- an op that IEEE 754 rounds correctly (add, mul, max, sqrt ...) runs in the tensor's own type;
+- every other float op (exp, pow, sums, convolutions ...) runs in float64 and is rounded once.
+"""
+
+from __future__ import annotations
+
+from aotgen.ops import (
+    broadcast,
+    cast,
+    conv,
+    elementwise,
+    index,
+    matmul,
+    movement,
+    norm,
+    pool,
+    reduce,
+    resize,
+    scan,
+)
+from aotgen.ops.registry import OpDef, OpPattern, op_def, op_names, register
+
+__all__ = [
+    "OpDef",
+    "OpPattern",
+    "broadcast",
+    "cast",
+    "conv",
+    "elementwise",
+    "index",
+    "matmul",
+    "movement",
+    "norm",
+    "op_def",
+    "op_names",
+    "pool",
+    "reduce",
+    "register",
+    "resize",
+    "scan",
+]

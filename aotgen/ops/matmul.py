@@ -1,0 +1,63 @@
+"""matmul with numpy batch broadcasting.
+
+Floats are accumulated in float64 and rounded once; integers in their own type.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotgen.ir.graph import Node
+from aotgen.ir.types import TensorType
+from aotgen.ops.common import (
+    AnyArray,
+    Arrays,
+    broadcast_shape,
+    expect_rank,
+    expect_same_dtype,
+    expect_shape,
+    fail,
+    maybe,
+    need,
+    optional_type,
+    text,
+    type_of,
+    wide,
+)
+from aotgen.ops.registry import OpDef, OpPattern, register
+
+
+def _infer(node: Node) -> list[TensorType]:
+    a, b, bias = type_of(node, 0), type_of(node, 1), optional_type(node, 2)
+    expect_rank(node, a, 2)
+    expect_rank(node, b, 2)
+    expect_same_dtype(node, [a, b] if bias is None else [a, b, bias])
+    k_axis, n_axis = (-1, -2) if node.attrs["trans_b"] else (-2, -1)
+    if a.max_shape[-1] != b.max_shape[k_axis]:
+        transposed = " transposed" if node.attrs["trans_b"] else ""
+        fail(
+            node,
+            f"cannot multiply {text(a.shape)} by {text(b.shape)}{transposed}: "
+            f"{a.max_shape[-1]} columns against {b.max_shape[k_axis]} rows",
+        )
+    if bias is not None:
+        expect_shape(node, "the bias", bias, [b.max_shape[n_axis]])
+    batch = broadcast_shape(node, [a.shape[:-2], b.shape[:-2]]) if a.rank + b.rank > 4 else ()
+    return [TensorType(a.dtype, (*batch, a.shape[-2], b.shape[n_axis]))]
+
+
+def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
+    a, b, bias = need(arrays, 0), need(arrays, 1), maybe(arrays, 2)
+    right = np.swapaxes(b, -1, -2) if node.attrs["trans_b"] else b
+    with np.errstate(all="ignore"):
+        y = np.matmul(wide(a), wide(right))
+        if bias is not None:
+            y = y + bias
+        return [y.astype(a.dtype)]
+
+
+def _macs(node: Node) -> int:
+    return node.output.type.numel * node.input(0).type.max_shape[-1]
+
+
+register(OpDef("matmul", OpPattern.ANCHOR, _infer, _numpy, macs=_macs))

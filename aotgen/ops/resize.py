@@ -1,0 +1,194 @@
+"""resize with ONNX's coordinate modes: nearest, linear and cubic, one axis at a time.
+
+Each axis is a table: which input elements an output element reads, and their weights. The numpy
+semantics and the compute definition read the same tables. Coordinates are float32, as ONNX defines
+scales and as onnxruntime computes them, so that nearest picks the same elements; weighted sums are
+float64, rounded once.
+
+Attributes of a node: mode (nearest, linear, cubic); sizes and scales (full rank: output extents and
+the factors that coordinates use); coord; nearest_mode; cubic_a; exclude_outside; extrapolation (the
+value outside the region of interest); roi (begins, then ends, full rank; only tf_crop_and_resize
+reads it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from aotgen.ir.graph import Node
+from aotgen.ir.types import TensorType
+from aotgen.ops.common import AnyArray, Arrays, fail, need, per_axis, type_of
+from aotgen.ops.registry import OpDef, OpPattern, register
+
+_MODES = ("nearest", "linear", "cubic")
+_COORDS = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+)
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class AxisTable:
+    """How one axis is resampled: y[i] is the sum over t of weights[i,t] * x[indices[i,t]].
+
+    Attributes:
+        indices: int64 [out, taps], all inside the input.
+        weights: float32 [out, taps].
+        outside: bool [out]: the coordinate lies outside the input and ``extrapolation`` is the
+            result (only tf_crop_and_resize).
+        extent: of the input axis.
+    """
+
+    indices: npt.NDArray[np.int64]
+    weights: FloatArray
+    outside: npt.NDArray[np.bool_]
+    extent: int
+
+    @property
+    def is_identity(self) -> bool:
+        """Every output element is the input element of the same index."""
+        n = len(self.indices)
+        return (
+            n == self.extent
+            and self.indices.shape[1] == 1
+            and not self.outside.any()
+            and np.array_equal(self.indices[:, 0], np.arange(n))
+        )
+
+
+def source_coordinates(node: Node, axis: int) -> FloatArray:
+    """float32 [out]: where along ``axis`` of the input each output element lies."""
+    f = np.float32
+    n, out = node.input(0).shape[axis], int(node.attrs["sizes"][axis])
+    scale, mode, x = f(node.attrs["scales"][axis]), node.attrs["coord"], np.arange(out, dtype=f)
+    if mode == "asymmetric":
+        return np.asarray(x / scale, f)
+    if mode == "align_corners":
+        return np.asarray(x * f(n - 1) / f(max(out - 1, 1)), f)
+    if mode == "tf_crop_and_resize":
+        roi, rank = node.attrs["roi"], len(node.attrs["sizes"])
+        start, end = f(roi[axis]), f(roi[rank + axis])
+        if out > 1:
+            return np.asarray(start * f(n - 1) + x * (end - start) * f(n - 1) / f(out - 1), f)
+        return np.full(out, f(0.5) * (start + end) * f(n - 1), f)
+    if mode == "pytorch_half_pixel" and out <= 1:
+        return np.zeros(out, f)
+    if mode == "half_pixel_symmetric":
+        # The extent was rounded down from scale * n: keep the image's centre where it is.
+        offset = f(n) / f(2) * (f(1) - f(out) / (scale * f(n)))
+        return np.asarray(float(offset) + (x.astype(np.float64) + 0.5) / float(scale) - 0.5, f)
+    return np.asarray((x + f(0.5)) / scale - f(0.5), f)
+
+
+def _nearest_indices(coordinates: FloatArray, rounding: str) -> npt.NDArray[np.int64]:
+    c = coordinates.astype(np.float64)
+    # A float32 coordinate that should be a tie is a few units in the last place off it, and which
+    # side is chance: what the two tie rules say holds for these neighbours as well.
+    tie = np.maximum(np.abs(c), 1.0) * 2.0**-21
+    if rounding == "floor":
+        found = np.floor(c)
+    elif rounding == "ceil":
+        found = np.ceil(c)
+    elif rounding == "round_prefer_floor":
+        found = np.ceil(c - 0.5 - tie)
+    else:
+        found = np.floor(c + 0.5 + tie)
+    return found.astype(np.int64)
+
+
+def _cubic_weights(fraction: FloatArray, a: float) -> npt.NDArray[np.float64]:
+    """Weights at distances 1+t, t, 1-t, 2-t: Keys' convolution (IEEE Trans. ASSP 29, 1981)."""
+    t = fraction.astype(np.float64)
+
+    def near(d: AnyArray) -> AnyArray:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d: AnyArray) -> AnyArray:
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return np.stack([far(1 + t), near(t), near(1 - t), far(2 - t)], axis=-1)
+
+
+def axis_table(node: Node, axis: int) -> AxisTable:
+    """The table of ``axis`` (0 <= axis < rank) of a resize node."""
+    n, out, attrs = node.input(0).shape[axis], int(node.attrs["sizes"][axis]), node.attrs
+    nothing = np.zeros(out, bool)
+    crops = attrs["coord"] == "tf_crop_and_resize"
+    if n == out and attrs["scales"][axis] == 1 and not crops:
+        return AxisTable(np.arange(n)[:, None], np.ones((n, 1), np.float32), nothing, n)
+    c = source_coordinates(node, axis)
+    outside = (c < 0) | (c > n - 1) if crops else nothing
+    if attrs["mode"] == "nearest":
+        indices = np.clip(_nearest_indices(c, attrs["nearest_mode"]), 0, n - 1)
+        return AxisTable(indices[:, None], np.ones((out, 1), np.float32), outside, n)
+    if attrs["mode"] == "linear":
+        c = np.clip(c, 0, n - 1).astype(np.float32)
+        low = np.floor(c).astype(np.int64)
+        fraction = c - low.astype(np.float32)
+        indices = np.stack([low, np.minimum(low + 1, n - 1)], axis=-1)
+        weights = np.stack([np.float32(1) - fraction, fraction], axis=-1)
+        return AxisTable(indices, weights.astype(np.float32), outside, n)
+    base = np.floor(c)
+    indices = base.astype(np.int64)[:, None] + np.arange(-1, 3)
+    cubic = _cubic_weights(c - base, float(attrs["cubic_a"]))
+    if attrs["exclude_outside"]:
+        cubic = np.where((indices < 0) | (indices >= n), 0.0, cubic)
+        cubic = cubic / cubic.sum(axis=-1, keepdims=True)
+    return AxisTable(np.clip(indices, 0, n - 1), cubic.astype(np.float32), outside, n)
+
+
+def _infer(node: Node) -> list[TensorType]:
+    x = type_of(node)
+    sizes = per_axis(node, "sizes", x.rank)
+    per_axis(node, "scales", x.rank)
+    for name, allowed in (("mode", _MODES), ("coord", _COORDS), ("nearest_mode", _NEAREST)):
+        if node.attrs[name] not in allowed:
+            fail(node, f"{name} is {node.attrs[name]!r}, must be one of {', '.join(allowed)}")
+    if min(sizes, default=1) < 1 or min(x.max_shape, default=1) < 1:
+        fail(node, f"cannot resize {x.max_shape} to {sizes}")
+    if node.attrs["coord"] == "tf_crop_and_resize":
+        per_axis(node, "roi", 2 * x.rank)
+    pairs = zip(x.shape, x.max_shape, sizes, strict=True)
+    return [x.with_shape(tuple(d if n == size else size for d, n, size in pairs))]
+
+
+def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
+    x = need(arrays)
+    exact = node.attrs["mode"] == "nearest"
+    y: AnyArray = x if exact else x.astype(np.float64)
+    outside = np.zeros((1,) * x.ndim, bool)
+    for axis in range(x.ndim):
+        table = axis_table(node, axis)
+        if table.is_identity:
+            continue
+        shape = [1] * x.ndim
+        shape[axis] = len(table.indices)
+        outside = outside | table.outside.reshape(shape)
+        if exact:
+            y = np.take(y, table.indices[:, 0], axis=axis)
+            continue
+        y = np.asarray(
+            sum(
+                np.take(y, table.indices[:, t], axis=axis) * table.weights[:, t].reshape(shape)
+                for t in range(table.indices.shape[1])
+            )
+        )
+    if outside.any():
+        y = np.where(outside, y.dtype.type(node.attrs["extrapolation"]), y)
+    if not exact and x.dtype.kind in "iu":
+        info = np.iinfo(x.dtype)
+        y = np.clip(np.trunc(y), info.min, info.max)
+    return [y.astype(x.dtype)]
+
+
+register(OpDef("resize", OpPattern.INJECTIVE, _infer, _numpy))

@@ -1,0 +1,34 @@
+"""cumsum: running sums along an axis, in float64 for floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotgen.ir.graph import Node
+from aotgen.ir.types import TensorType
+from aotgen.ops.common import AnyArray, Arrays, expect_axis, need, type_of, wide
+from aotgen.ops.registry import OpDef, OpPattern, register
+
+
+def _infer(node: Node) -> list[TensorType]:
+    x = type_of(node)
+    expect_axis(node, int(node.attrs["axis"]), x.rank)
+    return [x.with_dtype(x.dtype)]
+
+
+def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
+    """Sum of the elements up to each one.
+
+    Without itself when ``exclusive``, from the end when ``reverse``.
+    """
+    x, axis = need(arrays), int(node.attrs["axis"])
+    ordered = np.flip(x, axis) if node.attrs["reverse"] else x
+    with np.errstate(all="ignore"):
+        total = np.cumsum(wide(ordered), axis=axis, dtype=wide(ordered).dtype)
+    if node.attrs["exclusive"]:
+        total = np.roll(total, 1, axis=axis)
+        total[(slice(None),) * axis + (slice(0, 1),)] = 0
+    return [(np.flip(total, axis) if node.attrs["reverse"] else total).astype(x.dtype)]
+
+
+register(OpDef("cumsum", OpPattern.OPAQUE, _infer, _numpy))

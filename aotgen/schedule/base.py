@@ -1,0 +1,268 @@
+"""What a template is: the contract between Groups, plan and codegen.
+
+A template turns a Group into a ``Kernel`` (C text) for given views of its tensors. plan asks
+``applies``, ``default``, ``needs`` and ``accepts`` to choose templates and layouts; codegen emits
+equal kernels once and one call per Group.
+
+The C function of every kernel computes output rows [r0, r1):
+
+    static void <name>(<one pointer per arg, in order>, int32_t r0, int32_t r1)
+
+Strides come from the views and are printed as constants. A pointer points at logical element 0 of
+its view.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from aotgen.ir.graph import Group, Value
+from aotgen.ir.types import Array, DType
+from aotgen.target.target import Target
+
+KnobValue = int | str | bool
+
+
+@dataclass(frozen=True)
+class View:
+    """How a kernel sees a tensor: logical shape and the distance in elements between neighbours
+    along each axis.
+
+    Attributes:
+        shape: logical, in the IR's layout (NHWC for images).
+        strides: elements per axis, 0 for a broadcast axis.
+        dtype: of the elements.
+        border: per axis (before, after): how many elements outside the shape may be read and
+            are zero.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    border: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def dense(cls, shape: tuple[int, ...], dtype: DType) -> View:
+        return cls(shape, dense_strides(shape), dtype)
+
+    @property
+    def is_dense(self) -> bool:
+        """Row-major without gaps; the stride of an axis of extent 1 does not matter."""
+        expected = dense_strides(self.shape)
+        return all(
+            n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True)
+        )
+
+    def border_of(self, axis: int) -> tuple[int, int]:
+        return self.border[axis] if self.border else (0, 0)
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return tuple(strides)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One choice of a template.
+
+    ``ordinal`` values are sorted and neighbours are one step apart; ``categorical`` values have no
+    order.
+    """
+
+    name: str
+    kind: Literal["ordinal", "categorical", "boolean"]
+    values: tuple[KnobValue, ...]
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A value for each knob of a template, sorted by name: hashable, printable, comparable."""
+
+    values: tuple[tuple[str, KnobValue], ...] = ()
+
+    @classmethod
+    def of(cls, **knobs: KnobValue) -> Config:
+        return cls(tuple(sorted(knobs.items())))
+
+    def __getitem__(self, name: str) -> KnobValue:
+        for key, value in self.values:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def int(self, name: str) -> int:
+        """Knob ``name`` as an integer."""
+        return int(self[name])
+
+    def as_dict(self) -> dict[str, KnobValue]:
+        return dict(self.values)
+
+
+class ScheduleError(Exception):
+    """A config that is not legal for a Group: search and plan skip it."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a template asks of one input's view.
+
+    Attributes:
+        border: per axis (before, after) zeros that must be readable around the tensor; empty
+            for none.
+        unit_inner: the last axis must have stride 1.
+        dense: the view must be dense.
+    """
+
+    border: tuple[tuple[int, int], ...] = ()
+    unit_inner: bool = False
+    dense: bool = False
+
+    def met_by(self, view: View) -> bool:
+        if self.dense and not view.is_dense:
+            return False
+        if self.unit_inner and view.shape and view.shape[-1] != 1 and view.strides[-1] != 1:
+            return False
+        return all(
+            have[0] >= want[0] and have[1] >= want[1]
+            for axis, want in enumerate(self.border)
+            for have in [view.border_of(axis)]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PackedConst:
+    """A constant as a kernel wants it in memory.
+
+    Attributes:
+        role: short name that ends the C symbol ("w", "bias").
+        array: one-dimensional, in memory order, padded as the kernel expects.
+        source: the graph constant it was made from, for reports; None when computed.
+    """
+
+    role: str
+    array: Array
+    source: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Arg:
+    """One pointer argument of a kernel call: exactly one of ``value``, ``const`` and
+    ``scratch_bytes`` is set.
+
+    ``offset`` (elements, may be negative only within a view's border) is added to the pointer of a
+    value.
+    """
+
+    name: str
+    ctype: str
+    value: Value | None = None
+    const: PackedConst | None = None
+    scratch_bytes: int = 0
+    is_output: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A rendered kernel and the arguments one Group calls it with.
+
+    Attributes:
+        name: base of the C name: op, dtype, method, tile ("conv2d_f32_direct_14x2").
+            Codegen appends a hash of the body.
+        body: C text of the function and its static helpers. The function's own name is written
+            ``@KERNEL@``, helpers' names start with ``@KERNEL@_``. Two Groups with equal bodies
+            share one function.
+        args: pointer arguments, in the order of the C parameters; ``int32_t r0, int32_t r1``
+            follow them.
+        rows: the full range of output rows: codegen calls with (0, rows).
+        math: names of simd/math functions that the body uses ("exp", "tanh", ...).
+        includes: standard headers the body needs beyond stddef.h and stdint.h ("string.h").
+        global_size: OpenCL only: the NDRange.
+    """
+
+    name: str
+    body: str
+    args: tuple[Arg, ...]
+    rows: int
+    math: frozenset[str] = frozenset()
+    includes: frozenset[str] = frozenset()
+    global_size: tuple[int, ...] = ()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch of one thread, each buffer rounded up to 64 bytes."""
+        return sum(math.ceil(a.scratch_bytes / 64) * 64 for a in self.args)
+
+
+Alias = Literal["none", "same_index", "rows_behind"]
+"""May the output share an input's memory: never; when both views are equal; when the output stays
+rows behind.
+"""
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views of a Group's tensors: activations and outputs by value name.
+
+    ``inplace`` names the activation that the output overwrites (only after ``may_alias`` allowed
+    it): the kernel then has one pointer for both, its output ``Arg``, and none for that activation.
+    """
+
+    by_name: Mapping[str, View] = field(default_factory=dict)
+    inplace: str | None = None
+
+    def __getitem__(self, value: Value) -> View:
+        return self.by_name[value.name]
+
+
+class Template(ABC):
+    """One way to implement a family of Groups. Stateless; registered in
+    ``aotgen.schedule.registry``.
+    """
+
+    name: str
+
+    @abstractmethod
+    def applies(self, group: Group, target: Target) -> str | None:
+        """None when this template can implement the group, else the reason why not."""
+
+    @abstractmethod
+    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
+        """The knobs and their legal values for this group."""
+
+    @abstractmethod
+    def default(self, group: Group, target: Target) -> Config:
+        """A good config computed from the target's facts alone."""
+
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        """Raise ScheduleError when registers, caches or code size rule the config out."""
+        return None
+
+    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
+        """By name of an activation: what its view must offer. An absent name accepts any view."""
+        return {}
+
+    def output_need(self, group: Group, target: Target, config: Config) -> Need:
+        """What the output's view must offer (its border is plan's business)."""
+        return Need()
+
+    def may_alias(self, group: Group, value: Value) -> Alias:
+        """Whether the output may be written over activation ``value``."""
+        return "none"
+
+    def cost(self, group: Group, target: Target, config: Config) -> float:
+        """Modelled seconds of one call, for choosing between alternatives without measurements."""
+        return math.inf
+
+    @abstractmethod
+    def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
+        """Render the kernel for these views."""

@@ -1,0 +1,1 @@
+"""Targets, boards and toolchains: what the generated code runs on and what builds it."""

@@ -1,0 +1,296 @@
+"""Boards: the machines that generated code runs on, as ``board_support/<name>/board.toml`` says.
+
+A Board knows its cores, memories, compiler flags and how to run a program on it; the part that
+schedules need is its ``Target``. Codegen reads the flags and the toolchain file, runners the
+emulator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from aotgen.errors import UsageError
+from aotgen.resources import board_support_dir
+from aotgen.target.host import HostFacts, detect_host
+from aotgen.target.target import Isa, Target
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ISA_CFLAGS: dict[str, tuple[str, ...]] = {
+    "scalar": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
+    "neon": (),
+}
+"""What a compiler needs to accept the intrinsics of an instruction set: named one by one and never
+``-march=native``, so that the same model gives the same project on every computer."""
+
+FLOAT_CFLAGS = ("-ffp-contract=off",)
+"""A multiply and an add fuse only where the code says so: the same numbers from every compiler."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Cores of one kind that share an L2 cache.
+
+    Attributes:
+        core: name of the core, as compilers spell it.
+        count: how many.
+        clock_mhz: nominal clock, 0 when unknown.
+        l1_bytes: L1 data cache of one core.
+        l2_bytes: L2 cache of the cluster (of one core where it is private).
+        l1_ways: associativity of the L1 data cache.
+    """
+
+    core: str
+    count: int
+    clock_mhz: int
+    l1_bytes: int
+    l2_bytes: int
+    l1_ways: int = 8
+
+
+@dataclass(frozen=True)
+class Board:
+    """A machine that generated code runs on.
+
+    Attributes:
+        name: as in ``--board``.
+        description: one line for people.
+        isa: which ``templates/simd`` header its projects get.
+        features: CPU features beyond the instruction set's base, as /proc/cpuinfo spells them.
+        triple: of its C compiler, as Debian names cross compilers ("aarch64-linux-gnu"); empty for
+            the host's own.
+        clusters: the fastest cores first.
+        ram_bytes: main memory, 0 for no limit worth a check.
+        flash_bytes: memory for code and weights, 0 for no limit worth a check.
+        gpu: name of the GPU, empty for none.
+        extra_cflags: by compiler ("gcc", "clang"), beyond those of the instruction set.
+        release_flags: optimisation flags of a Release build.
+        toolchain: CMake toolchain file, None for the host's own compiler.
+        emulator: argv that runs a program of the board on this computer; empty for none.
+        default_runner: what ``--runner`` is when nobody says.
+        folder: where its board.toml is.
+    """
+
+    name: str
+    description: str
+    isa: Isa
+    features: tuple[str, ...]
+    triple: str
+    clusters: tuple[Cluster, ...]
+    ram_bytes: int
+    flash_bytes: int
+    gpu: str
+    extra_cflags: Mapping[str, tuple[str, ...]]
+    release_flags: tuple[str, ...]
+    toolchain: Path | None
+    emulator: tuple[str, ...]
+    default_runner: str
+    folder: Path
+
+    def cflags(self, compiler: str = "gcc") -> tuple[str, ...]:
+        """Flags every C file of a project needs, whatever the build type.
+
+        Args:
+            compiler: "gcc" or "clang".
+        """
+        return ISA_CFLAGS[self.isa] + self.extra_cflags.get(compiler, ()) + FLOAT_CFLAGS
+
+    def target(
+        self,
+        threads: int = 1,
+        optimize: Literal["speed", "ram", "flash"] = "speed",
+        device: Literal["cpu", "gpu"] = "cpu",
+    ) -> Target:
+        """What schedules need to know, of the board's fastest cores.
+
+        Raises:
+            UsageError: a GPU is asked for and the board has none.
+        """
+        if device == "gpu" and not self.gpu:
+            raise UsageError(f"board {self.name} has no GPU", remedy="use --device cpu")
+        cluster = self.clusters[0]
+        return Target(
+            isa=self.isa,
+            core=cluster.core,
+            l1_bytes=cluster.l1_bytes,
+            l2_bytes=cluster.l2_bytes,
+            threads=threads,
+            optimize=optimize,
+            device=device,
+            l1_ways=cluster.l1_ways,
+        )
+
+    @property
+    def machine(self) -> str:
+        """What the board's kernel calls its architecture ("x86_64", "aarch64")."""
+        return self.triple.split("-")[0] if self.triple else platform.machine()
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this computer itself can run the board's programs."""
+        return not self.triple or self.machine == platform.machine()
+
+
+def list_boards() -> list[str]:
+    """Names of the boards that ship with aotgen, sorted."""
+    return sorted(path.parent.name for path in board_support_dir().glob("*/board.toml"))
+
+
+def load_board(name: str | Path) -> Board:
+    """A board by its name, or by the path of a folder with a board.toml or of that file itself.
+
+    Raises:
+        UsageError: there is no such board, or its board.toml is malformed.
+    """
+    path = _board_file(name)
+    return _parse(_Table(_merged(path, ()), path), path.parent)
+
+
+def _board_file(name: str | Path) -> Path:
+    """A plain name is a board of ours; anything with a slash or a suffix is a path."""
+    text = str(name)
+    if text in list_boards():
+        return board_support_dir() / text / "board.toml"
+    if isinstance(name, Path) or "/" in text or text.endswith(".toml"):
+        path = Path(name)
+        path = path / "board.toml" if path.is_dir() else path
+        if path.is_file():
+            return path
+        raise UsageError(f"there is no board description at {path}")
+    near = difflib.get_close_matches(text, list_boards(), n=2, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else "see `aotgen boards list`"
+    raise UsageError(f"there is no board {text!r}", remedy=hint)
+
+
+def _merged(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    """A board's TOML over that of the board it ``extends``; tables merge, all else replaces."""
+    if path in below:
+        raise UsageError(f"board {path} extends itself")
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    if isinstance(data.get("toolchain"), str):
+        data["toolchain"] = str(path.parent / data["toolchain"])
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    return _overlay(_merged(_board_file(str(base)), (*below, path)), data)
+
+
+def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = _overlay(old, value) if both and old is not None else value
+    return merged
+
+
+class _Table:
+    """A TOML table whose values are fetched with a type; a wrong one is a UsageError."""
+
+    def __init__(self, data: dict[str, Any], path: Path) -> None:
+        self.data = data
+        self.path = path
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return cast(str, self._get(key, str, default))
+
+    def number(self, key: str, default: int | None = None) -> int:
+        value = cast(int, self._get(key, int, default))
+        if isinstance(value, bool) or value < 0:
+            raise UsageError(f"{self.path}: {key} must be a number of at least 0")
+        return value
+
+    def words(self, key: str) -> tuple[str, ...]:
+        values = cast("list[object]", self._get(key, list, []))
+        if not all(isinstance(v, str) for v in values):
+            raise UsageError(f"{self.path}: {key} must be a list of strings")
+        return tuple(str(v) for v in values)
+
+    def table(self, key: str) -> _Table:
+        return _Table(cast("dict[str, Any]", self._get(key, dict, {})), self.path)
+
+    def tables(self, key: str) -> list[_Table]:
+        items = cast("list[object]", self._get(key, list, []))
+        return [_Table(item, self.path) for item in items if isinstance(item, dict)]
+
+    def _get(self, key: str, kind: type, default: object) -> object:
+        value = self.data.get(key, default)
+        if value is None:
+            raise UsageError(f"{self.path}: {key} is missing")
+        if not isinstance(value, kind):
+            raise UsageError(f"{self.path}: {key} must be a {kind.__name__}, not {value!r}")
+        return value
+
+
+def _parse(table: _Table, folder: Path) -> Board:
+    detect = table.text("isa") == "detect" or not table.tables("clusters")
+    facts = detect_host() if detect else None
+    isa = facts.isa if facts and table.text("isa") == "detect" else table.text("isa")
+    if isa not in get_args(Isa):
+        known = ", ".join(get_args(Isa))
+        raise UsageError(f"{table.path}: isa {isa!r} does not exist", remedy=f"use one of {known}")
+    memory = table.table("memory")
+    cflags = table.table("cflags")
+    toolchain = table.text("toolchain", "")
+    return Board(
+        name=folder.name,
+        description=table.text("description", ""),
+        isa=cast(Isa, isa),
+        features=table.words("features") or (facts.features if facts else ()),
+        triple=table.text("triple", ""),
+        clusters=_clusters(table, facts, cast(Isa, isa)),
+        ram_bytes=memory.number("ram_bytes", facts.ram_bytes if facts else 0),
+        flash_bytes=memory.number("flash_bytes", 0),
+        gpu=table.table("gpu").text("name", ""),
+        extra_cflags={
+            compiler: cflags.words("common") + cflags.words(compiler)
+            for compiler in ("gcc", "clang")
+        },
+        release_flags=cflags.words("release") or ("-O3",),
+        toolchain=Path(toolchain) if toolchain else None,
+        emulator=table.table("emulator").words("argv"),
+        default_runner=table.text("default_runner", "local"),
+        folder=folder,
+    )
+
+
+def _clusters(table: _Table, facts: HostFacts | None, isa: Isa) -> tuple[Cluster, ...]:
+    if facts is not None and not table.tables("clusters"):
+        core = facts.core if isa == facts.isa else f"{facts.machine}-{isa}"
+        return (
+            Cluster(
+                core=core,
+                count=facts.cores,
+                clock_mhz=facts.clock_mhz,
+                l1_bytes=facts.l1_bytes,
+                l2_bytes=facts.l2_bytes,
+                l1_ways=facts.l1_ways,
+            ),
+        )
+    return tuple(
+        Cluster(
+            core=c.text("core"),
+            count=c.number("count"),
+            clock_mhz=c.number("clock_mhz", 0),
+            l1_bytes=c.number("l1_bytes"),
+            l2_bytes=c.number("l2_bytes"),
+            l1_ways=c.number("l1_ways", 8),
+        )
+        for c in table.tables("clusters")
+    )

@@ -1,0 +1,126 @@
+"""The computer that aotgen runs on: instruction set, caches and clock of the host boards.
+
+Read from /proc/cpuinfo and sysfs; what a container or virtual machine hides falls back to a plain
+default, and what it reports absurdly is capped, because schedules are computed from these numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotgen.target.target import Isa
+
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+_AVX2 = frozenset({"avx2", "fma"})
+_L1_RANGE = (16 * 1024, 128 * 1024)
+_L2_RANGE = (128 * 1024, 4 * 1024 * 1024)
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What was found out about this computer.
+
+    Attributes:
+        machine: "x86_64", "aarch64", ...
+        isa: widest instruction set that aotgen has kernels for.
+        features: the CPU flags that decided on it, sorted.
+        core: name for reports.
+        cores: CPUs this process may use.
+        clock_mhz: nominal clock, 0 when unknown.
+        l1_bytes: L1 data cache of one core.
+        l1_ways: its associativity.
+        l2_bytes: L2 cache of one core.
+        ram_bytes: main memory, 0 when unknown.
+    """
+
+    machine: str
+    isa: Isa
+    features: tuple[str, ...]
+    core: str
+    cores: int
+    clock_mhz: int
+    l1_bytes: int
+    l1_ways: int
+    l2_bytes: int
+    ram_bytes: int
+
+
+def detect_host(root: Path = Path("/")) -> HostFacts:
+    """The facts about this computer. ``root`` is where ``proc`` and ``sys`` are."""
+    info = _read(root / "proc/cpuinfo")
+    machine = platform.machine()
+    flags = frozenset((_field(info, "flags") or _field(info, "Features")).split())
+    isa, features = choose_isa(machine, flags)
+    l1 = _cache(root, 1)
+    l2 = _cache(root, 2)
+    return HostFacts(
+        machine=machine,
+        isa=isa,
+        features=features,
+        core=_core_name(machine, isa),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        clock_mhz=round(float(_field(info, "cpu MHz") or 0)),
+        l1_bytes=_clamp(l1[0] or 32 * 1024, _L1_RANGE),
+        l1_ways=l1[1] or 8,
+        l2_bytes=_clamp(l2[0] or 512 * 1024, _L2_RANGE),
+        ram_bytes=_ram_bytes(_read(root / "proc/meminfo")),
+    )
+
+
+def choose_isa(machine: str, flags: frozenset[str]) -> tuple[Isa, tuple[str, ...]]:
+    """The widest instruction set that the CPU flags allow, and the flags it needs."""
+    if machine in ("x86_64", "AMD64"):
+        if flags >= _AVX512 | _AVX2:
+            return "avx512", tuple(sorted(_AVX512 | _AVX2))
+        if flags >= _AVX2:
+            return "avx2", tuple(sorted(_AVX2))
+    if machine in ("aarch64", "arm64"):
+        return "neon", ("asimd",)  # every ARMv8-A core that runs Linux has it
+    return "scalar", ()
+
+
+def _core_name(machine: str, isa: Isa) -> str:
+    if machine in ("x86_64", "AMD64"):
+        return {"avx512": "x86-64-v4", "avx2": "x86-64-v3"}.get(isa, "x86-64")
+    return machine or "generic"
+
+
+def _cache(root: Path, level: int) -> tuple[int, int]:
+    """(bytes, ways) of CPU 0's data or unified cache of a level; zeros when sysfs does not tell."""
+    folder = root / "sys/devices/system/cpu/cpu0/cache"
+    for index in sorted(folder.glob("index*")):
+        if _read(index / "level").strip() != str(level):
+            continue
+        if _read(index / "type").strip() not in ("Data", "Unified"):
+            continue
+        size = re.fullmatch(r"(\d+)([KM]?)", _read(index / "size").strip())
+        ways = _read(index / "ways_of_associativity").strip()
+        if size:
+            unit = {"": 1, "K": 1024, "M": 1024 * 1024}[size[2]]
+            return int(size[1]) * unit, int(ways) if ways.isdigit() else 0
+    return 0, 0
+
+
+def _ram_bytes(meminfo: str) -> int:
+    found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _field(cpuinfo: str, name: str) -> str:
+    found = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _clamp(value: int, bounds: tuple[int, int]) -> int:
+    return max(bounds[0], min(bounds[1], value))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,49 @@
+"""Target: the facts about a core that schedules are computed from.
+
+A Target is what templates and plan see of a board: instruction set, vector registers, caches. The board itself
+(clusters, toolchain, runner) is ``aotgen.target.board.Board``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Isa = Literal["scalar", "avx2", "avx512", "neon"]
+
+_VECTOR_FLOATS: dict[str, int] = {"scalar": 1, "avx2": 8, "avx512": 16, "neon": 4}
+_VECTOR_REGISTERS: dict[str, int] = {"scalar": 16, "avx2": 16, "avx512": 32, "neon": 32}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One core type and what to optimise for.
+
+    Attributes:
+        isa: which ``templates/simd`` header the project gets.
+        core: name of the core ("cortex-a72", "x86-64-v4"), for reports and core-specific templates.
+        l1_bytes: L1 data cache of one core.
+        l2_bytes: L2 cache that one core can count on.
+        threads: most threads a run may use.
+        optimize: what plan prefers.
+        device: where kernels run.
+        l1_ways: associativity of the L1 data cache.
+    """
+
+    isa: Isa
+    core: str = "generic"
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 512 * 1024
+    threads: int = 1
+    optimize: Literal["speed", "ram", "flash"] = "speed"
+    device: Literal["cpu", "gpu"] = "cpu"
+    l1_ways: int = 8
+
+    @property
+    def vl(self) -> int:
+        """Floats in one vector register (VL of the simd headers)."""
+        return _VECTOR_FLOATS[self.isa]
+
+    @property
+    def vector_registers(self) -> int:
+        return _VECTOR_REGISTERS[self.isa]
