@@ -5,6 +5,9 @@ Accumulated in float64 (integers in int64) and rounded once.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from aotgen.ir.graph import Node
@@ -28,6 +31,9 @@ from aotgen.ops.common import (
     window_extent,
 )
 from aotgen.ops.registry import OpDef, OpPattern, register
+from aotgen.te.compute import Tensor, compute, optional, present, reduce, window
+from aotgen.te.expr import Expr
+from aotgen.te.index import Index, as_index, floordiv, floormod, maximum, minimum
 
 _PATCH_ELEMENTS = 1 << 23
 """Most elements of the patch matrix that conv builds at a time (64 MiB of float64)."""
@@ -126,7 +132,43 @@ def _conv_macs(node: Node) -> int:
     return node.output.type.numel * product(w[1:])
 
 
-register(OpDef("conv", OpPattern.ANCHOR, _infer_conv, _conv, macs=_conv_macs))
+def _te_names(spatial: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Loop names of the output axes and of the kernel's axes."""
+    letters = ("d", "h", "w")[-spatial:] if spatial <= 3 else tuple(map(str, range(spatial)))
+    return ("n", *(f"o{s}" for s in letters), "oc"), tuple(f"k{s}" for s in letters)
+
+
+def _te_conv(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    x, w, bias = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+    a, spatial = node.attrs, x.rank - 2
+    per_group, out_per_group = w.shape[-1], w.shape[0] // int(a["groups"])
+    names, kernel_names = _te_names(spatial)
+    begins = a["pads"][:spatial]
+
+    def element(*i: Index) -> Expr:
+        oc, position = i[-1], i[1:-1]
+        first = floordiv(oc, out_per_group) * per_group
+        parameters = zip(
+            position, a["strides"], begins, a["dilations"], w.shape[1:-1], x.shape[1:-1], strict=True
+        )
+
+        def product(*k: Index) -> Expr:
+            where = (
+                p * s - b + t * d
+                for p, s, b, t, d in zip(
+                    position, a["strides"], begins, k[:-1], a["dilations"], strict=True
+                )
+            )
+            return x(i[0], *where, first + k[-1]) * w(oc, *k)
+
+        taps_of = [(name, window(*p)) for name, p in zip(kernel_names, parameters, strict=True)]
+        total = reduce("sum", [*taps_of, ("ic", per_group)], product)
+        return total if bias is None else total + bias(oc)
+
+    return (compute(node.output.shape, x.dtype, element, names),)
+
+
+register(OpDef("conv", OpPattern.ANCHOR, _infer_conv, _conv, _te_conv, _conv_macs))
 
 
 def _infer_conv_transpose(node: Node) -> list[TensorType]:
@@ -182,12 +224,62 @@ def _conv_transpose_macs(node: Node) -> int:
     return node.input(0).type.numel * product(w[:-1]) // groups
 
 
+def _te_taps(
+    t: Index, stride: int, dilation: int, kernel: int, extent: int
+) -> tuple[Index, Index, int, Index, Index, int, int]:
+    """The solutions (k, i) of i * stride + k * dilation = t along one axis.
+
+    They are k = k0 + j * dk and i = i0 - j * di for j in [lo, hi): returns (lo, hi, most j, k0, i0, dk, di). With
+    g = gcd(stride, dilation) there are none unless g divides t.
+    """
+    g = math.gcd(stride, dilation)
+    s, d = stride // g, dilation // g
+    whole = floordiv(t, g)
+    k0 = floormod(whole * (pow(d, -1, s) if s > 1 else 0), s)
+    i0 = floordiv(whole - k0 * d, s)
+    # k0 + j s < kernel, and 0 <= i0 - j d < extent
+    hi = minimum(floordiv(as_index(kernel - 1) - k0, s), floordiv(i0, d)) + 1
+    lo = maximum(0, floordiv(i0 - extent, d) + 1)
+    if g > 1:
+        hi = hi - (kernel + extent) * minimum(floormod(t, g), 1)
+    return lo, hi, -(-kernel // s), k0, i0, s, d
+
+
+def _te_conv_transpose(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The scatter turned round: each output element sums the taps that reach it."""
+    x, w, bias = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+    a, spatial = node.attrs, x.rank - 2
+    per_group, out_per_group = w.shape[-1], w.shape[0] // int(a["groups"])
+    names, kernel_names = _te_names(spatial)
+
+    def element(*i: Index) -> Expr:
+        oc = i[-1]
+        first = floordiv(oc, out_per_group) * per_group
+        parameters = zip(
+            i[1:-1], a["pads"], a["strides"], a["dilations"], w.shape[1:-1], x.shape[1:-1],
+            strict=False,
+        )  # fmt: skip
+        axes = [_te_taps(o + pad, s, d, k, n) for o, pad, s, d, k, n in parameters]
+
+        def product(*j: Index) -> Expr:
+            where = (i0 - t * di for t, (_, _, _, _, i0, _, di) in zip(j, axes, strict=False))
+            kernel = (k0 + t * dk for t, (_, _, _, k0, _, dk, _) in zip(j, axes, strict=False))
+            return x(i[0], *where, first + j[-1]) * w(oc, *kernel, j[-1])
+
+        bounds = [(n, (lo, hi, most)) for n, (lo, hi, most, *_) in zip(kernel_names, axes, strict=True)]
+        total = reduce("sum", [*bounds, ("ic", per_group)], product)
+        return total if bias is None else total + bias(oc)
+
+    return (compute(node.output.shape, x.dtype, element, names),)
+
+
 register(
     OpDef(
         "conv_transpose",
         OpPattern.ANCHOR,
         _infer_conv_transpose,
         _conv_transpose,
+        _te_conv_transpose,
         macs=_conv_transpose_macs,
     )
 )

@@ -5,7 +5,7 @@ Negative indices count from the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ from aotgen.ops.common import (
     type_of,
 )
 from aotgen.ops.registry import OpDef, OpPattern, register
+from aotgen.te.compute import Tensor, as_data, as_position, compute, present, table
+from aotgen.te.expr import Expr, call, select
+from aotgen.te.index import Index, as_index
+from aotgen.te.simplify import elem
 
 
 def _index_type(node: Node, index: int) -> TensorType:
@@ -186,9 +190,81 @@ def _one_hot(node: Node, arrays: Arrays) -> list[AnyArray]:
     return [np.asarray(np.where(hit, values[1], values[0]))]
 
 
-register(OpDef("gather", OpPattern.INJECTIVE, _infer_gather, _gather))
-register(OpDef("gather_elements", OpPattern.INJECTIVE, _infer_gather_elements, _gather_elements))
-register(OpDef("gather_nd", OpPattern.INJECTIVE, _infer_gather_nd, _gather_nd))
+Inputs = Sequence[Tensor | None]
+Position = Callable[..., Index]
+
+
+def _position(indices: Tensor, extent: int) -> Position:
+    """An element of ``indices`` as an index along an axis of ``extent``; constants become an int32 table."""
+    array = None if indices.buffer is None else indices.buffer.const
+    if array is None or indices.buffer is None:
+        return lambda *i: as_position(indices(*i), extent)
+    wrapped = np.where(array < 0, array + extent, array).astype(np.int32)
+    if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= extent):
+        raise ModelError(f"constant {indices.buffer.name!r} indexes outside {extent} elements")
+    rows = table(f"{indices.buffer.name}_table", wrapped)
+    lowest, highest = (int(wrapped.min()), int(wrapped.max())) if wrapped.size else (0, 0)
+    return lambda *i: elem(rows(*i), (lowest, highest))
+
+
+def _te_gather(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, axis = present(inputs, 0), present(inputs, 1), int(node.attrs["axis"])
+    position = _position(indices, x.shape[axis])
+
+    def element(*i: Index) -> Expr:
+        inner = i[axis : axis + indices.rank]
+        return x(*i[:axis], position(*inner), *i[axis + indices.rank :])
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+def _te_gather_elements(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, axis = present(inputs, 0), present(inputs, 1), int(node.attrs["axis"])
+    position = _position(indices, x.shape[axis])
+
+    def element(*i: Index) -> Expr:
+        return x(*i[:axis], position(*i), *i[axis + 1 :])
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+def _te_gather_nd(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, batch = present(inputs, 0), present(inputs, 1), int(node.attrs["batch_dims"])
+    depth = indices.shape[-1]
+    positions = [_position(indices, x.shape[batch + d]) for d in range(depth)]
+
+    def element(*i: Index) -> Expr:
+        outer = i[: indices.rank - 1]
+        found = [p(*outer, as_index(d)) for d, p in enumerate(positions)]
+        return x(*i[:batch], *found, *i[indices.rank - 1 :])
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+def _te_one_hot(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    indices, values = present(inputs, 0), present(inputs, 1)
+    axis, depth = int(node.attrs["axis"]), int(node.attrs["depth"])
+
+    def element(*i: Index) -> Expr:
+        found = indices(*i[:axis], *i[axis + 1 :])
+        negative = call("less", found, as_data(0, found.dtype))
+        wrapped = select(negative, found + depth, found)
+        return select(call("equal", wrapped, as_data(i[axis], found.dtype)), values(1), values(0))
+
+    return (compute(node.output.shape, values.dtype, element),)
+
+
+register(OpDef("gather", OpPattern.INJECTIVE, _infer_gather, _gather, _te_gather))
+register(
+    OpDef(
+        "gather_elements",
+        OpPattern.INJECTIVE,
+        _infer_gather_elements,
+        _gather_elements,
+        _te_gather_elements,
+    )
+)
+register(OpDef("gather_nd", OpPattern.INJECTIVE, _infer_gather_nd, _gather_nd, _te_gather_nd))
 register(OpDef("scatter_nd", OpPattern.OPAQUE, _infer_scatter_nd, _scatter_nd))
 register(OpDef("scatter_elements", OpPattern.OPAQUE, _infer_scatter_elements, _scatter_elements))
-register(OpDef("one_hot", OpPattern.INJECTIVE, _infer_one_hot, _one_hot))
+register(OpDef("one_hot", OpPattern.INJECTIVE, _infer_one_hot, _one_hot, _te_one_hot))

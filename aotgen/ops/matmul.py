@@ -5,6 +5,8 @@ Floats are accumulated in float64 and rounded once; integers in their own type.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from aotgen.ir.graph import Node
@@ -25,6 +27,9 @@ from aotgen.ops.common import (
     wide,
 )
 from aotgen.ops.registry import OpDef, OpPattern, register
+from aotgen.te.compute import Tensor, compute, optional, present, reduce
+from aotgen.te.expr import Expr
+from aotgen.te.index import Index, as_index
 
 
 def _infer(node: Node) -> list[TensorType]:
@@ -60,4 +65,27 @@ def _macs(node: Node) -> int:
     return node.output.type.numel * node.input(0).type.max_shape[-1]
 
 
-register(OpDef("matmul", OpPattern.ANCHOR, _infer, _numpy, macs=_macs))
+def _compute(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    a, b, bias = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
+    shape, depth = node.output.shape, a.shape[-1]
+
+    def batch(t: Tensor, i: Sequence[Index]) -> list[Index]:
+        """The batch indices of an operand: those of the output, 0 where it is broadcast."""
+        outer = i[len(shape) - t.rank : len(shape) - 2]
+        return [as_index(0) if n == 1 else k for n, k in zip(t.shape[:-2], outer, strict=True)]
+
+    def element(*i: Index) -> Expr:
+        m, n = i[-2], i[-1]
+
+        def product(k: Index) -> Expr:
+            right = (n, k) if node.attrs["trans_b"] else (k, n)
+            return a(*batch(a, i), m, k) * b(*batch(b, i), *right)
+
+        total = reduce("sum", [("k", depth)], product)
+        return total if bias is None else total + bias(n)
+
+    names = (*(f"b{d}" for d in range(len(shape) - 2)), "m", "n")
+    return (compute(shape, a.dtype, element, names),)
+
+
+register(OpDef("matmul", OpPattern.ANCHOR, _infer, _numpy, _compute, macs=_macs))

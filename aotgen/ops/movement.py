@@ -6,12 +6,13 @@ trilu are copies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from aotgen.ir.graph import Node
-from aotgen.ir.types import Sym, TensorType, dim_max
+from aotgen.ir.types import DType, Sym, TensorType, dim_max
 from aotgen.ops.common import (
     AnyArray,
     Arrays,
@@ -27,6 +28,25 @@ from aotgen.ops.common import (
     type_of,
 )
 from aotgen.ops.registry import InferRule, NumpyRule, OpDef, OpPattern, register
+from aotgen.te.compute import (
+    ComputeRule,
+    Tensor,
+    broadcast,
+    compute,
+    inside,
+    present,
+)
+from aotgen.te.expr import Expr, both, const, in_range, select
+from aotgen.te.index import (
+    Index,
+    as_index,
+    flatten,
+    floormod,
+    maximum,
+    minimum,
+    unflatten,
+)
+from aotgen.te.simplify import choose
 
 
 def _infer_reshape(node: Node) -> list[TensorType]:
@@ -193,6 +213,152 @@ def _trilu(node: Node, arrays: Arrays) -> list[AnyArray]:
     return [function(need(arrays), int(node.attrs["k"]))]
 
 
+Inputs = Sequence[Tensor | None]
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides."""
+    return tuple(product(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _te_reshape(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, shape = present(inputs, 0), node.output.shape
+
+    def element(*i: Index) -> Expr:
+        return x(*unflatten(flatten(i, dense(shape)), x.shape))
+
+    return (compute(shape, x.dtype, element),)
+
+
+def _te_transpose(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, perm = present(inputs, 0), tuple(node.attrs["perm"])
+    return (
+        compute(node.output.shape, x.dtype, lambda *i: x(*(i[perm.index(a)] for a in range(x.rank)))),
+    )
+
+
+def _te_concat(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    """A choice along the axis, which the lowering turns into one loop an input."""
+    axis, tensors = int(node.attrs["axis"]), [t for t in inputs if t is not None]
+
+    def element(*i: Index) -> Expr:
+        end = sum(t.shape[axis] for t in tensors)
+        value: Expr | None = None
+        for t in reversed(tensors):
+            start = end - t.shape[axis]
+            if t.shape[axis]:
+                part = t(*i[:axis], i[axis] - start, *i[axis + 1 :])
+                value = part if value is None else select(in_range(end - 1 - i[axis]), part, value)
+            end = start
+        return const(0, node.output.dtype) if value is None else value
+
+    return (compute(node.output.shape, node.output.dtype, element),)
+
+
+def _te_slice(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, starts, steps = present(inputs, 0), node.attrs["starts"], node.attrs["steps"]
+
+    def element(*i: Index) -> Expr:
+        return x(*(k * step + start for k, start, step in zip(i, starts, steps, strict=True)))
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+def _te_split(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, axis, outputs = present(inputs, 0), int(node.attrs["axis"]), []
+    start = 0
+    for value in node.outputs:
+
+        def element(*i: Index, start: int = start) -> Expr:
+            return x(*i[:axis], i[axis] + start, *i[axis + 1 :])
+
+        outputs.append(compute(value.shape, x.dtype, element))
+        start += value.shape[axis]
+    return tuple(outputs)
+
+
+def _reflected(position: Index, n: int, before: int, after: int) -> Index:
+    """``position`` mirrored into 0..n-1 about the first and the last element."""
+    if n == 1:
+        return as_index(0)
+    if max(before, after) < n:
+        end = choose(in_range(position - n), 2 * (n - 1) - position, position)
+        return choose(in_range(-1 - position), -position, end)
+    around = floormod(position, 2 * (n - 1))
+    return minimum(around, 2 * (n - 1) - around)
+
+
+def _wrapped(position: Index, n: int, before: int, after: int) -> Index:
+    if max(before, after) <= n:
+        end = choose(in_range(position - n), position - n, position)
+        return choose(in_range(-1 - position), position + n, end)
+    return floormod(position, n)
+
+
+def _te_pad(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, pads, mode = present(inputs, 0), tuple(node.attrs["pads"]), node.attrs["mode"]
+    begins, ends = pads[: x.rank], pads[x.rank :]
+    fill = const(node.attrs["value"], x.dtype) if mode == "constant" else None
+
+    def element(*i: Index) -> Expr:
+        where: list[Index] = []
+        cond: Expr = const(True, DType.BOOL)
+        for index, before, after, extent in zip(i, begins, ends, x.shape, strict=True):
+            cut = max(-before, 0)
+            n = extent - cut - max(-after, 0)
+            position = index - max(before, 0)
+            if mode == "constant":
+                cond = both(cond, inside(position, n))
+            elif mode == "edge":
+                position = maximum(0, minimum(position, n - 1))
+            elif mode == "reflect":
+                position = _reflected(position, n, before, after)
+            else:
+                position = _wrapped(position, n, before, after)
+            where.append(position + cut)
+        value = x(*where)
+        return value if fill is None else select(cond, value, fill)
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+def _te_expand(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, shape = present(inputs, 0), node.output.shape
+    return (compute(shape, x.dtype, lambda *i: broadcast(x, i, shape)),)
+
+
+def _te_tile(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = present(inputs, 0)
+
+    def element(*i: Index) -> Expr:
+        return x(*(floormod(k, n) for k, n in zip(i, x.shape, strict=True)))
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+def _te_trilu(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, k, upper = present(inputs, 0), int(node.attrs["k"]), bool(node.attrs["upper"])
+
+    def element(*i: Index) -> Expr:
+        right = i[-1] - i[-2] - k
+        kept = in_range(right) if upper else in_range(-right)
+        return select(kept, x(*i), const(0, x.dtype))
+
+    return (compute(x.shape, x.dtype, element),)
+
+
+_COMPUTE: dict[str, ComputeRule] = {
+    "reshape": _te_reshape,
+    "transpose": _te_transpose,
+    "concat": _te_concat,
+    "slice": _te_slice,
+    "split": _te_split,
+    "pad": _te_pad,
+    "expand": _te_expand,
+    "tile": _te_tile,
+    "trilu": _te_trilu,
+}
+
 _OPS: dict[str, tuple[InferRule, NumpyRule]] = {
     "reshape": (_infer_reshape, _reshape),
     "transpose": (_infer_transpose, _transpose),
@@ -206,4 +372,4 @@ _OPS: dict[str, tuple[InferRule, NumpyRule]] = {
 }
 
 for _name, (_infer, _numpy) in _OPS.items():
-    register(OpDef(_name, OpPattern.INJECTIVE, _infer, _numpy))
+    register(OpDef(_name, OpPattern.INJECTIVE, _infer, _numpy, _COMPUTE[_name]))

@@ -5,6 +5,7 @@ Averages are summed in float64 and rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from aotgen.ops.common import (
     window_extent,
 )
 from aotgen.ops.registry import OpDef, OpPattern, register
+from aotgen.te.compute import Tensor, compute, present, product_of, reduce, window
+from aotgen.te.expr import Expr
+from aotgen.te.index import Index
 
 
 def _infer(node: Node) -> list[TensorType]:
@@ -89,5 +93,55 @@ def _avg_pool(node: Node, arrays: Arrays) -> list[AnyArray]:
         return [np.asarray(total / counted_cells(node, x.shape[1:-1])).astype(x.dtype)]
 
 
-register(OpDef("max_pool", OpPattern.ANCHOR, _infer, _max_pool))
-register(OpDef("avg_pool", OpPattern.ANCHOR, _infer, _avg_pool))
+def _te_windows(
+    node: Node, i: Sequence[Index], extents: Sequence[int], pads: Sequence[int]
+) -> list[tuple[Index, Index, int]]:
+    """Per spatial axis the bounds of k within ``extents`` that lie behind ``pads``."""
+    a = node.attrs
+    parameters = zip(i, a["strides"], pads, a["dilations"], a["kernel"], extents, strict=True)
+    return [window(*p) for p in parameters]
+
+
+def _te_pool(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    x, a = present(inputs, 0), node.attrs
+    spatial = x.rank - 2
+    names = ("kd", "kh", "kw")[-spatial:] if spatial <= 3 else [f"k{n}" for n in range(spatial)]
+    begins, ends = a["pads"][:spatial], a["pads"][spatial:]
+    extra = tuple(a.get("ceil_extra", (0,) * spatial))
+
+    def counts(i: Sequence[Index]) -> list[Index]:
+        """Cells that avg_pool's divisor counts along each axis."""
+        if not a["count_include_pad"]:
+            bounds = _te_windows(node, i, x.shape[1:-1], begins)
+        else:
+            padded = [
+                n + b + e - c
+                for n, b, e, c in zip(x.shape[1:-1], begins, ends, extra, strict=True)
+            ]
+            bounds = _te_windows(node, i, padded, (0,) * spatial)
+        return [hi - lo for lo, hi, _ in bounds]
+
+    def element(*i: Index) -> Expr:
+        position = i[1:-1]
+        bounds = _te_windows(node, position, x.shape[1:-1], begins)
+
+        def tap(*k: Index) -> Expr:
+            where = (
+                p * s - b + t * d
+                for p, s, b, t, d in zip(
+                    position, a["strides"], begins, k, a["dilations"], strict=True
+                )
+            )
+            return x(i[0], *where, i[-1])
+
+        axes = list(zip(names, bounds, strict=True))
+        if node.op == "max_pool":
+            return reduce("max", axes, tap)
+        return reduce("sum", axes, tap) / product_of(counts(position), x.dtype)
+
+    out_names = ("n", *(f"o{n}" for n in ("d", "h", "w")[-spatial:]), "c") if spatial <= 3 else ()
+    return (compute(node.output.shape, x.dtype, element, out_names),)
+
+
+register(OpDef("max_pool", OpPattern.ANCHOR, _infer, _max_pool, _te_pool))
+register(OpDef("avg_pool", OpPattern.ANCHOR, _infer, _avg_pool, _te_pool))

@@ -13,15 +13,20 @@ reads it).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from aotgen.ir.graph import Node
-from aotgen.ir.types import TensorType
+from aotgen.ir.types import DType, TensorType
 from aotgen.ops.common import AnyArray, Arrays, fail, need, per_axis, type_of
 from aotgen.ops.registry import OpDef, OpPattern, register
+from aotgen.te.compute import Tensor, compute, present, table
+from aotgen.te.expr import Expr, call, cast, const, select
+from aotgen.te.index import Index, as_index, floordiv
+from aotgen.te.simplify import elem
 
 _MODES = ("nearest", "linear", "cubic")
 _COORDS = (
@@ -191,4 +196,60 @@ def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
     return [y.astype(x.dtype)]
 
 
-register(OpDef("resize", OpPattern.INJECTIVE, _infer, _numpy))
+def _te_positions(found: AxisTable, name: str) -> Callable[[Index, int], Index]:
+    """(output index, tap) -> input index; regular patterns need no table."""
+    columns = found.indices
+    out, taps = columns.shape
+    for factor in range(1, out + 1):
+        if taps == 1 and np.array_equal(columns[:, 0], np.arange(out) // factor):
+            return lambda i, t: floordiv(i, factor)
+    step = int(columns[1, 0] - columns[0, 0]) if out > 1 else 1
+    if taps == 1 and np.array_equal(columns[:, 0], columns[0, 0] + step * np.arange(out)):
+        return lambda i, t: i * step + int(columns[0, 0])
+    rows = table(f"{name}_index", columns.astype(np.int32))
+    return lambda i, t: elem(rows(i, as_index(t)), (0, found.extent - 1))
+
+
+def _te_resize(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    x, exact = present(inputs, 0), node.attrs["mode"] == "nearest"
+    dtype = x.dtype if exact or x.dtype.is_float else DType.F64
+    found = [axis_table(node, axis) for axis in range(x.rank)]
+    changed = [axis for axis, t in enumerate(found) if not t.is_identity]
+    positions = {a: _te_positions(found[a], f"axis{a}") for a in changed}
+    weights = {
+        a: table(f"axis{a}_weight", found[a].weights.astype(dtype.numpy))
+        for a in changed
+        if not exact
+    }
+    crops = [a for a in changed if found[a].outside.any()]
+    outside = {a: table(f"axis{a}_outside", found[a].outside) for a in crops}
+
+    def blend(i: tuple[Index, ...], todo: Sequence[int]) -> Expr:
+        """The weighted sum over the taps of every axis in ``todo``, the first one outermost."""
+        if not todo:
+            return cast(dtype, x(*i))
+        axis, total = todo[0], None
+        for t in range(found[axis].indices.shape[1]):
+            where = (*i[:axis], positions[axis](i[axis], t), *i[axis + 1 :])
+            value = blend(where, todo[1:])
+            if not exact:
+                value = value * weights[axis](i[axis], as_index(t))
+            total = value if total is None else total + value
+        assert total is not None
+        return total
+
+    def element(*i: Index) -> Expr:
+        value = blend(i, changed)
+        for axis in crops:
+            fill = const(node.attrs["extrapolation"], dtype)
+            value = select(outside[axis](i[axis]), fill, value)
+        if dtype is not x.dtype:
+            info = np.iinfo(x.dtype.numpy)
+            low, high = const(int(info.min), dtype), const(int(info.max), dtype)
+            value = call("min", high, call("max", low, value))
+        return cast(x.dtype, value)
+
+    return (compute(node.output.shape, x.dtype, element),)
+
+
+register(OpDef("resize", OpPattern.INJECTIVE, _infer, _numpy, _te_resize))

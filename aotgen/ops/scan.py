@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from aotgen.ir.graph import Node
 from aotgen.ir.types import TensorType
 from aotgen.ops.common import AnyArray, Arrays, expect_axis, need, type_of, wide
 from aotgen.ops.registry import OpDef, OpPattern, register
+from aotgen.te.compute import Scan, Tensor, present
 
 
 def _infer(node: Node) -> list[TensorType]:
@@ -31,4 +34,10 @@ def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
     return [(np.flip(total, axis) if node.attrs["reverse"] else total).astype(x.dtype)]
 
 
-register(OpDef("cumsum", OpPattern.OPAQUE, _infer, _numpy))
+def _compute(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    x, attrs = present(inputs, 0), node.attrs
+    scan = Scan(int(attrs["axis"]), bool(attrs["exclusive"]), bool(attrs["reverse"]), x)
+    return (Tensor(x.shape, x.dtype, x.fn, scan=scan),)
+
+
+register(OpDef("cumsum", OpPattern.OPAQUE, _infer, _numpy, _compute))

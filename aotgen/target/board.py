@@ -74,6 +74,7 @@ class Board:
         ram_bytes: main memory, 0 for no limit worth a check.
         flash_bytes: memory for code and weights, 0 for no limit worth a check.
         gpu: name of the GPU, empty for none.
+        gpu_preferred: whether ``--device auto`` takes it.
         extra_cflags: by compiler ("gcc", "clang"), beyond those of the instruction set.
         release_flags: optimisation flags of a Release build.
         toolchain: CMake toolchain file, None for the host's own compiler.
@@ -91,6 +92,7 @@ class Board:
     ram_bytes: int
     flash_bytes: int
     gpu: str
+    gpu_preferred: bool
     extra_cflags: Mapping[str, tuple[str, ...]]
     release_flags: tuple[str, ...]
     toolchain: Path | None
@@ -216,6 +218,9 @@ class _Table:
             raise UsageError(f"{self.path}: {key} must be a number of at least 0")
         return value
 
+    def flag(self, key: str) -> bool:
+        return cast(bool, self._get(key, bool, False))
+
     def words(self, key: str) -> tuple[str, ...]:
         values = cast("list[object]", self._get(key, list, []))
         if not all(isinstance(v, str) for v in values):
@@ -258,6 +263,7 @@ def _parse(table: _Table, folder: Path) -> Board:
         ram_bytes=memory.number("ram_bytes", facts.ram_bytes if facts else 0),
         flash_bytes=memory.number("flash_bytes", 0),
         gpu=table.table("gpu").text("name", ""),
+        gpu_preferred=table.table("gpu").flag("preferred"),
         extra_cflags={
             compiler: cflags.words("common") + cflags.words(compiler)
             for compiler in ("gcc", "clang")

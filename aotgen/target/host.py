@@ -83,6 +83,12 @@ def choose_isa(machine: str, flags: frozenset[str]) -> tuple[Isa, tuple[str, ...
     return "scalar", ()
 
 
+def host_runs(isa: Isa) -> bool:
+    """Whether this computer has the instruction set."""
+    here = detect_host().isa
+    return isa in ("scalar", here) or (isa, here) == ("avx2", "avx512")
+
+
 def _core_name(machine: str, isa: Isa) -> str:
     if machine in ("x86_64", "AMD64"):
         return {"avx512": "x86-64-v4", "avx2": "x86-64-v3"}.get(isa, "x86-64")

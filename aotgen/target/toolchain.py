@@ -16,6 +16,8 @@ MIN_CMAKE = (3, 16)
 
 _PACKAGES = {"gcc": "gcc", "cc": "gcc", "clang": "clang", "cmake": "cmake", "ninja": "ninja-build"}
 
+_DEBIAN_ARCH = {"aarch64": "arm64", "arm": "armhf"}
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -80,32 +82,32 @@ def require_cmake() -> Tool:
     return cmake
 
 
-def compiler_of(board: Board, compiler: str | None = None) -> str:
+def compiler_of(board: Board, compiler: str | None = None) -> str | None:
     """The C compiler that builds for ``board``: what to give CMake as CMAKE_C_COMPILER.
 
     Args:
         board: what to build for.
-        compiler: a program of the search path or a path ("clang", "gcc-12"); None takes ``$CC`` for
-            the host and the board's cross compiler otherwise.
+        compiler: a program of the search path or a path ("clang", "gcc-12"); None is the board's
+            cross compiler, and for the host what CMake itself finds: ``$CC``, else ``cc``.
+
+    Returns:
+        None to leave the choice to CMake.
 
     Raises:
         ToolchainError: it is not installed.
     """
-    cross = bool(board.triple) and not board.runs_here
-    if cross and compiler in (None, "gcc"):
-        name = f"{board.triple}-gcc"
-        require_tool(name, f"gcc-{board.triple}")
-        return name
-    if cross and compiler == "clang":
-        # clang cross-compiles itself but takes headers, start files and libgcc from the GCC
-        # package.
-        require_tool(f"{board.triple}-gcc", f"gcc-{board.triple}")
-    name = compiler or os.environ.get("CC") or "cc"
-    words = name.split()
-    require_tool(words[0])
-    return name
-
-
-def compiler_family(compiler: str) -> str:
-    """ "clang" or "gcc": which of a board's flags a compiler takes."""
-    return "clang" if "clang" in Path(compiler.split()[0]).name else "gcc"
+    if board.triple and not board.runs_here:
+        # clang cross-compiles itself but takes headers, start files and libgcc from GCC's package.
+        cross = f"{board.triple}-gcc"
+        require_tool(
+            cross,
+            f"gcc-{board.triple} libc6-dev-{_DEBIAN_ARCH.get(board.machine, board.machine)}-cross",
+        )
+        if compiler in (None, "gcc"):
+            return cross
+    if compiler is None:
+        if not os.environ.get("CC"):
+            require_tool("cc")
+        return None
+    require_tool(compiler)
+    return compiler

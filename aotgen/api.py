@@ -1,0 +1,313 @@
+"""The Python API: load a model, compile it into a project. The command line calls nothing else.
+
+``compile`` walks the journey: frontend, passes, plan and codegen; the project appears at ``output``
+only when all of it has succeeded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aotgen.errors import ModelError, UsageError
+from aotgen.manifest import MANIFEST, read_own_json
+from aotgen.options import CompileOptions, Device, Optimize, Weights
+from aotgen.project import Project
+from aotgen.target.board import Board, load_board
+from aotgen.target.target import Target
+
+if TYPE_CHECKING:
+    from aotgen.ir.graph import Graph
+
+Shapes = Mapping[str, Sequence[int]]
+
+PassObserver = Callable[[str, str, str], None]
+"""Called for each pass that changed the graph: the pass's name, the printed graph before and after.
+"""
+
+Progress = Callable[[str], None]
+"""Called with what the compiler is doing whenever it starts something new."""
+
+
+def _quiet(stage: str) -> None:
+    return None
+
+
+def load(
+    path: str | os.PathLike[str],
+    shapes: Shapes | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Graph:
+    """Read a model file into a typed static Graph, before any pass.
+
+    Args:
+        path: an .onnx file.
+        shapes: shape of an input by its name, in the file's own layout, where the file leaves it
+            open.
+        dims: value of a symbolic dimension by its name.
+
+    Raises:
+        UsageError: the file cannot be read.
+        ModelError: it is malformed.
+        UnsupportedError: it uses operators that aotgen cannot compile; ``problems`` lists all of
+            them.
+        ShapeError: a dimension is unbound, or ``shapes`` names an input that does not exist.
+    """
+    from aotgen.frontend import load as frontend_load
+
+    bound = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    return frontend_load(Path(path), shapes=bound, dims=dict(dims or {}))
+
+
+def optimise(graph: Graph, options: CompileOptions, observer: PassObserver | None = None) -> Graph:
+    """Run the passes of ``options`` on a loaded graph and partition it into Groups.
+
+    Args:
+        graph: from ``load``; it may be changed in place.
+        options: which passes run.
+        observer: called with (pass name, printed graph before, printed graph after) for each pass
+            that changed something.
+    """
+    from aotgen.passes.pipeline import run_passes
+
+    return run_passes(
+        graph, opt_level=options.opt_level, disabled=options.disabled_passes, on_pass=observer
+    )
+
+
+def target_of(board: Board, options: CompileOptions) -> Target:
+    """The board's Target under these options."""
+    device = options.device
+    if device == "auto":
+        device = "gpu" if board.gpu_preferred else "cpu"
+    return board.target(threads=options.threads, optimize=options.optimize, device=device)
+
+
+def compile(
+    model: str | os.PathLike[str],
+    board: str | os.PathLike[str] | Board = "host",
+    output: str | os.PathLike[str] | None = None,
+    *,
+    shapes: Shapes | None = None,
+    dims: Mapping[str, int] | None = None,
+    opt_level: int = 3,
+    disabled_passes: Sequence[str] = (),
+    weights: Weights = "asm",
+    threads: int = 1,
+    device: Device = "cpu",
+    prefix: str | None = None,
+    optimize: Optimize = "speed",
+    force: bool = False,
+    observer: PassObserver | None = None,
+    progress: Progress = _quiet,
+) -> Project:
+    """Compile a model file into a C project.
+
+    Args:
+        model: an .onnx file.
+        board: name of a board, path of a board.toml, or a Board.
+        output: folder of the project; None is ``<model>_<board>`` in the current folder.
+        shapes: shape of an input by its name, where the file leaves it open.
+        dims: greatest value of a symbolic dimension by its name.
+        opt_level: 0 to 4.
+        disabled_passes: names of passes to leave out.
+        weights: "asm", "c" or "bin", see ``CompileOptions``.
+        threads: most threads one run may use.
+        device: "cpu", "gpu" or "auto".
+        prefix: of every public symbol; None derives it from the model's file name.
+        optimize: "speed", "ram" or "flash".
+        force: replace a project that is already at ``output``.
+        observer: see ``optimise``.
+        progress: told what is going on.
+
+    Returns:
+        The project, not built yet.
+
+    Raises:
+        UsageError: an option or a path is wrong, or ``output`` holds something else.
+        ModelError, UnsupportedError, ShapeError: see ``load``.
+    """
+    options = CompileOptions(
+        opt_level=opt_level,
+        disabled_passes=tuple(disabled_passes),
+        weights=weights,
+        threads=threads,
+        device=device,
+        prefix=prefix,
+        optimize=optimize,
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        dims=dict(dims or {}),
+    )
+    the_board = board if isinstance(board, Board) else load_board(_board_name(board))
+    source = Path(model)
+    folder = Path(output) if output is not None else Path(f"{source.stem}_{the_board.name}")
+    target = target_of(the_board, options)
+    check_output(folder, force)
+    progress("reading the model")
+    graph = load(source, options.shapes, options.dims)
+    model_bytes = _self_contained(source)
+    progress("running the passes")
+    graph = optimise(graph, options, observer)
+
+    from aotgen.codegen.project import generate
+
+    progress("planning and writing the project")
+    with new_folder(folder) as fresh:
+        generate(graph, the_board, target, options, fresh, model_bytes)
+    return Project(folder, the_board)
+
+
+def analyze(
+    model: str | os.PathLike[str],
+    board: str | os.PathLike[str] | Board = "host",
+    options: CompileOptions | None = None,
+    progress: Progress = _quiet,
+) -> dict[str, Any]:
+    """What a compilation would give, without writing it: MACs, arena, flash, a table of layers.
+
+    Returns:
+        The manifest that ``compile`` would write.
+
+    Raises:
+        As ``compile``.
+    """
+    from aotgen.codegen.project import analyze as analyze_graph
+
+    chosen = options or CompileOptions()
+    the_board = board if isinstance(board, Board) else load_board(_board_name(board))
+    target = target_of(the_board, chosen)
+    progress("reading the model")
+    graph = load(Path(model), chosen.shapes, chosen.dims)
+    progress("running the passes")
+    graph = optimise(graph, chosen)
+    progress("planning")
+    return analyze_graph(graph, the_board, target, chosen)
+
+
+def _board_name(board: str | os.PathLike[str]) -> str | Path:
+    return board if isinstance(board, str) else Path(board)
+
+
+def _self_contained(path: Path) -> bytes:
+    """The bytes of a model that ``load`` has accepted, with external data drawn into the file."""
+    data = path.read_bytes()
+    if b"location" not in data:  # the key that every reference to external data has
+        return data
+    import onnx
+    from google.protobuf.message import EncodeError
+
+    from aotgen.frontend.onnx.tensors import is_external
+
+    if not is_external(onnx.load_from_string(data)):
+        return data
+    try:
+        whole: bytes = onnx.load(str(path)).SerializeToString(deterministic=True)
+        return whole
+    except (ValueError, EncodeError) as error:
+        raise ModelError(
+            f"{path}: the model and its external data do not fit into one file of 2 GB"
+        ) from error
+
+
+def check_output(folder: Path, force: bool) -> None:
+    """Refuse an output folder that cannot be ours, before any work is done.
+
+    Raises:
+        UsageError: ``folder`` is a file, holds something, or cannot be created.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"output {folder} exists and is not a folder", remedy="choose another -o")
+    if folder.is_dir() and any(_listing(folder)):
+        if not force:
+            raise UsageError(
+                f"output folder {folder} is not empty", remedy="use --force or choose another -o"
+            )
+        if not (folder / MANIFEST).is_file():
+            raise UsageError(
+                f"output folder {folder} is not empty and holds no project of aotgen",
+                remedy="choose another -o",
+            )
+        read_own_json(folder)
+    if folder.exists() and folder.resolve() == Path.cwd():
+        raise UsageError("the output folder is the current folder", remedy="choose another -o")
+    parent = _nearest_parent(folder)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot create output folder {folder}: {parent} is not a writable folder")
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"cannot read output folder {folder}: {error.strerror}") from error
+
+
+def _nearest_parent(folder: Path) -> Path:
+    """The folder that exists and would hold the new one (or the new one's missing parents)."""
+    parent = Path(os.path.abspath(folder)).parent
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return parent
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into: it becomes ``folder`` when the block ends well, else it vanishes.
+
+    Raises:
+        UsageError: it cannot be created.
+    """
+    target = Path(os.path.abspath(folder))
+    made = _missing_parents(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        _remove_empty(made)
+        raise UsageError(f"cannot create output folder {folder}: {error.strerror}") from error
+    try:
+        fresh.chmod(0o755)
+        yield fresh
+        _replace(fresh, target)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        _remove_empty(made)
+        raise UsageError(f"cannot write output folder {folder}: {error.strerror}") from error
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        _remove_empty(made)
+        raise
+
+
+def _replace(fresh: Path, target: Path) -> None:
+    """Rename ``fresh`` to ``target``; what was there is moved aside first and removed last."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    target.rename(old / "project")
+    try:
+        fresh.rename(target)
+    except OSError:
+        (old / "project").rename(target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _missing_parents(target: Path) -> list[Path]:
+    """The folders above ``target`` that do not exist yet, innermost first."""
+    return [p for p in target.parents if not p.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return

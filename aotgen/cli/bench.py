@@ -1,0 +1,70 @@
+"""``aotgen bench``: time a project."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from aotgen.cli.common import activity, table
+from aotgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from aotgen.project import BenchResult
+
+
+def bench(
+    folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
+    runner: str | None = typer.Option(
+        None, "--runner", help="local, qemu, ssh://user@host or serial:/dev/ttyX."
+    ),
+    threads: int = typer.Option(1, "--threads", help="Threads of a run."),
+    cores: str = typer.Option("all", "--cores", help="big, little or all."),
+    number: int | None = typer.Option(
+        None, "--number", help="Runs per repeat; default makes a repeat last about 50 ms."
+    ),
+    repeat: int = typer.Option(10, "--repeat", help="How many times to measure."),
+    cooldown: float = typer.Option(0.0, "--cooldown", help="Seconds to wait before measuring."),
+    profile: bool = typer.Option(False, "--profile", help="Also time every layer."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Time DIR: mean and standard deviation over the repeats."""
+    from aotgen.project import Project
+
+    if cores not in ("big", "little", "all"):
+        raise UsageError(f"--cores {cores!r} does not exist", remedy="use big, little or all")
+    if cores != "all":
+        raise UsageError(f"--cores {cores} is not available yet", remedy="use taskset")
+    project = Project(folder)
+    if not 1 <= threads <= project.info.options.threads:
+        raise UsageError(
+            f"--threads {threads}: the project was compiled for {project.info.options.threads}",
+            remedy="compile it with more --threads",
+        )
+    if cooldown < 0:
+        raise UsageError("--cooldown must be at least 0")
+    with activity("building and timing"):
+        result = project.bench(number, repeat, runner=runner, profile=profile, cooldown=cooldown)
+    if result.runner == "qemu":
+        print("aotgen: times under QEMU say nothing about the board", file=sys.stderr)
+    typer.echo(json.dumps(result.as_dict(), indent=2) if as_json else _text(result))
+
+
+def _text(result: BenchResult) -> str:
+    lines = []
+    if result.layers:
+        total = sum(layer.ms for layer in result.layers) or 1.0
+        rows = [
+            (layer.layer, layer.name, f"{layer.ms:.4f}", f"{layer.ms / total:.1%}")
+            for layer in result.layers
+        ]
+        lines += [table(("layer", "name", "ms", "share"), rows, left=2), ""]
+    lines.append(
+        f"median {result.median_ms:.4f} ms, min {result.min_ms:.4f} ms"
+        f" ({len(result.times_ms)} x {result.number} runs, {result.runner})"
+    )
+    lines.append(str(result))
+    return "\n".join(lines)

@@ -1,0 +1,38 @@
+"""``aotgen check``: everything in a model that cannot be compiled, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from aotgen.cli.common import activity, parse_dims, parse_shapes
+from aotgen.errors import UnsupportedError
+
+
+def check(
+    model: Path = typer.Argument(
+        ..., metavar="MODEL", help="Model file (.onnx).", show_default=False
+    ),
+    shape: list[str] = typer.Option(
+        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
+    ),
+    dim: list[str] = typer.Option(
+        [], "--dim", metavar="NAME<=N", help="Value of a symbolic dimension."
+    ),
+) -> None:
+    """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""
+    from aotgen.api import load
+
+    try:
+        with activity("reading the model"):
+            graph = load(model, parse_shapes(shape), parse_dims(dim))
+    except UnsupportedError as error:
+        for problem in error.problems:
+            typer.echo(str(problem))
+        typer.echo(f"{model}: {len(error.problems)} unsupported", err=True)
+        raise typer.Exit(error.exit_code) from None
+    inputs = ", ".join(f"{v.name} {v.type}" for v in graph.inputs) or "none"
+    names = graph.output_names or [v.name for v in graph.outputs]
+    outputs = ", ".join(f"{n} {v.type}" for n, v in zip(names, graph.outputs, strict=True))
+    typer.echo(f"{model}: can be compiled; inputs: {inputs}; outputs: {outputs}")

@@ -1,0 +1,181 @@
+"""What the verbs share: parsing of option values, progress on stderr, tables, npz files."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.status import Status
+
+from aotgen.errors import UsageError
+from aotgen.ir.types import Array
+
+PATIENCE_S = 1.0
+"""What takes longer than this says what it is doing."""
+
+_MAX_DIM = 2**31 - 1
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """``name=1x3x224x224`` options.
+
+    Raises:
+        UsageError: one is malformed, or a name is given twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, dims = text.rpartition("=")
+        if not equals or not name or not re.fullmatch(r"\d+([x,]\d+)*|scalar", dims):
+            raise UsageError(f"--shape {text!r} is malformed", remedy="write name=1x3x224x224")
+        if name in shapes:
+            raise UsageError(f"--shape {name!r} is given twice")
+        words = [] if dims == "scalar" else re.split("[x,]", dims)
+        shapes[name] = tuple(_dim(word, f"--shape {text!r}") for word in words)
+    return shapes
+
+
+def parse_dims(texts: Iterable[str]) -> dict[str, int]:
+    """``name<=64`` or ``name=64`` options.
+
+    Raises:
+        UsageError: one is malformed, or a name is given twice.
+    """
+    dims: dict[str, int] = {}
+    for text in texts:
+        found = re.fullmatch(r"(.+?)<?=(\d+)", text)
+        if not found:
+            raise UsageError(f"--dim {text!r} is malformed", remedy="write 'name<=64'")
+        if found[1] in dims:
+            raise UsageError(f"--dim {found[1]!r} is given twice")
+        dims[found[1]] = _dim(found[2], f"--dim {text!r}")
+    return dims
+
+
+def _dim(word: str, option: str) -> int:
+    value = int(word)
+    if not 1 <= value <= _MAX_DIM:
+        raise UsageError(f"{option}: {word} is no dimension", remedy=f"use 1 to {_MAX_DIM}")
+    return value
+
+
+class Activity:
+    """What the command is doing, on stderr, once it takes over a second.
+
+    A spinner on a terminal, else a line for each stage.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._status: Status | None = None
+        self._timer: threading.Timer | None = None
+
+    def __call__(self, what: str) -> None:
+        """From now on the command does ``what``."""
+        self._stop_timer()
+        start = time.monotonic()
+        if self._status is not None:
+            self._status.update(f"{what} ...")
+            return
+        self._timer = threading.Timer(PATIENCE_S, self._show, (what, start))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _show(self, what: str, start: float) -> None:
+        if self._console.is_terminal:
+            # Seldom redrawn, so that it does not disturb what is being timed.
+            self._status = Status(f"{what} ...", console=self._console, refresh_per_second=4)
+            self._status.start()
+        else:
+            print(f"aotgen: {what} ...", file=sys.stderr, flush=True)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+            self._timer = None
+
+    def close(self) -> None:
+        self._stop_timer()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+@contextmanager
+def activity(what: str | None = None) -> Iterator[Activity]:
+    """Reports progress while the block runs; call the result with each new stage."""
+    shown = Activity()
+    try:
+        if what:
+            shown(what)
+        yield shown
+    finally:
+        shown.close()
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file.
+
+    Raises:
+        UsageError: it cannot be read, or holds Python objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            if not isinstance(data, np.lib.npyio.NpzFile):
+                raise UsageError(f"{path} is not an .npz file", remedy="save it with numpy.savez")
+            return {name: data[name] for name in data.files}
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{path} is not an .npz file of plain arrays: {error}") from error
+
+
+def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays under their names, whole or not at all.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+            # numpy.savez would take a tensor called "file" for an argument of its own.
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
+    """Plain columns: the first ``left`` are flush left, the others flush right."""
+    cells = [list(header), *[[str(c) for c in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = []
+    for row in cells:
+        parts = [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def byte_text(count: int) -> str:
+    """A size for people: exact below 10 KB, else with the largest unit that leaves at least 1."""
+    if count < 10_000:
+        return f"{count} B"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.1f} KiB"

@@ -1,0 +1,97 @@
+"""``aotgen compile``: from a model file to a C project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from aotgen.cli.common import activity, byte_text, parse_dims, parse_shapes
+from aotgen.errors import UsageError
+
+
+def compile_(
+    model: Path = typer.Argument(
+        ..., metavar="MODEL", help="Model file (.onnx).", show_default=False
+    ),
+    board: str = typer.Option("host", "--board", help="Name or path of a board."),
+    output: Path = typer.Option(
+        ..., "-o", "--output", help="Folder of the project.", show_default=False
+    ),
+    shape: list[str] = typer.Option(
+        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
+    ),
+    dim: list[str] = typer.Option(
+        [], "--dim", metavar="NAME<=N", help="Greatest value of a symbolic dimension."
+    ),
+    opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
+    disable_pass: list[str] = typer.Option(
+        [], "--disable-pass", metavar="NAME", help="Leave out a pass (repeatable)."
+    ),
+    show_passes: bool = typer.Option(
+        False, "--show-passes", help="Print what each pass changes, as a diff."
+    ),
+    journal: Path | None = typer.Option(
+        None, "--journal", help="Tuning journal whose best records to use."
+    ),
+    weights: str = typer.Option("asm", "--weights", help="Weights as c, asm or bin."),
+    threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
+    device: str = typer.Option("cpu", "--device", help="cpu, gpu or auto."),
+    prefix: str | None = typer.Option(
+        None, "--prefix", help="Of public symbols; default from the file name."
+    ),
+    io_type: str = typer.Option("native", "--io-type", help="float or native."),
+    requant: str | None = typer.Option(None, "--requant", help="tflm or litert."),
+    optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
+    precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16."),
+    force: bool = typer.Option(False, "--force", help="Replace a project that is already there."),
+) -> None:
+    """Compile MODEL for BOARD into a C project."""
+    from aotgen import api
+    from aotgen.options import as_device, as_optimize, as_weights
+
+    _not_yet("--journal", journal is not None)
+    _not_yet("--io-type float", _choice("--io-type", io_type, ("float", "native")) == "float")
+    _not_yet("--requant", requant is not None)
+    _not_yet("--precision fp16", _choice("--precision", precision, ("fp32", "fp16")) == "fp16")
+    with activity() as doing:
+        project = api.compile(
+            model,
+            board,
+            output,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            opt_level=opt_level,
+            disabled_passes=disable_pass,
+            weights=as_weights(weights),
+            threads=threads,
+            device=as_device(device),
+            prefix=prefix,
+            optimize=as_optimize(optimize),
+            force=force,
+            observer=_print_diff if show_passes else None,
+            progress=doing,
+        )
+    data = project.manifest
+    typer.echo(
+        f"{output}: {len(data['layers'])} layers for {data['board']} ({data['isa']}),"
+        f" arena {byte_text(data['arena_bytes'])}, weights {byte_text(data['weights_bytes'])}"
+    )
+
+
+def _print_diff(name: str, before: str, after: str) -> None:
+    from aotgen.ir.printer import diff
+
+    typer.echo(f"== {name}")
+    typer.echo(diff(before, after), nl=False)
+
+
+def _choice(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise UsageError(f"{option} {value!r} does not exist", remedy=f"use {' or '.join(allowed)}")
+    return value
+
+
+def _not_yet(option: str, given: bool) -> None:
+    if given:
+        raise UsageError(f"{option} is not available yet", remedy="leave it out")

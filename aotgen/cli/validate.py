@@ -1,0 +1,68 @@
+"""``aotgen validate``: compare a project with the reference interpreter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from aotgen.cli.common import activity, read_npz, table
+
+if TYPE_CHECKING:
+    from aotgen.validate import LayerCheck, ValidateReport
+
+
+def validate(
+    folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
+    inputs: Path | None = typer.Option(
+        None, "-i", "--input", help="Inputs (.npz); default are seeded random ones."
+    ),
+    runner: str | None = typer.Option(
+        None, "--runner", help="local, qemu, ssh://user@host or serial:/dev/ttyX."
+    ),
+    per_layer: bool = typer.Option(
+        False, "--per-layer", help="Also compare every layer and its weights."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Compare the results of DIR with the reference interpreter; exit code 1 when they differ."""
+    from aotgen.project import Project
+
+    project = Project(folder)
+    fed = read_npz(inputs) if inputs is not None else None
+    with activity("building and comparing"):
+        report = project.validate(fed, per_layer, runner)
+    typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else _text(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _text(report: ValidateReport) -> str:
+    lines = []
+    if report.layers:
+        rows = [_row(layer) for layer in report.layers]
+        lines += [table(("layer", "name", "result", "weights", "difference"), rows, left=4), ""]
+    for output in report.outputs:
+        verdict = "ok" if output.relative <= report.tolerance else "differs"
+        lines.append(f"output {output.name}: {verdict}, max|a-b| / max|b| = {output.relative:.2e}")
+    bad = report.first_bad_layer
+    if bad is not None:
+        origin = f" (from {', '.join(bad.origin)})" if bad.origin else ""
+        lines.append(f"first bad layer: {bad.index}, {bad.name}{origin}: {bad.reason()}")
+    lines.append(f"{'same' if report.ok else 'DIFFERENT'} within {report.tolerance:g}")
+    return "\n".join(lines)
+
+
+def _row(layer: LayerCheck) -> tuple[object, ...]:
+    weights = {True: "ok", False: "CHANGED", None: "-"}[layer.weights_ok]
+    if layer.difference is None:
+        return layer.index, layer.name, "-", weights, "-"
+    return (
+        layer.index,
+        layer.name,
+        "ok" if layer.ok or layer.weights_ok is False else "DIFFERS",
+        weights,
+        f"{layer.difference.relative:.2e}",
+    )

@@ -1,0 +1,19 @@
+"""Control flow: an If whose condition is known while compiling is replaced by the branch it takes."""
+
+from __future__ import annotations
+
+from aotgen.frontend.onnx.node import OnnxNode
+from aotgen.frontend.onnx.registry import converts
+from aotgen.ir.graph import Value
+
+
+@converts("If")
+def if_known(n: OnnxNode) -> list[Value | None]:
+    """Exporters test shapes with it: with bound dimensions only one branch is left."""
+    condition = n.known(0)
+    if condition is None:
+        n.refuse(
+            "control flow that depends on the model's inputs is not supported",
+            "export the model with the branch resolved",
+        )
+    return n.inline("then_branch" if condition.reshape(-1)[0] else "else_branch")

@@ -1,0 +1,88 @@
+"""Operators of onnxruntime's own domain that its optimizer writes into float models."""
+
+from __future__ import annotations
+
+from aotgen.frontend.onnx.linear import conv, matmul
+from aotgen.frontend.onnx.node import OnnxNode
+from aotgen.frontend.onnx.registry import converts
+from aotgen.ir.graph import Value
+
+DOMAIN = "com.microsoft"
+
+
+@converts("FusedConv", domain=DOMAIN)
+def fused_conv(n: OnnxNode) -> Value:
+    """Conv, plus an optional tensor (input 3), then an activation."""
+    y = conv(n)
+    addend = n.optional(3)
+    if addend is not None:
+        y = n.add("add", [y, addend])
+    return _activation(n, y) if n.has("activation") else y
+
+
+def _activation(n: OnnxNode, x: Value) -> Value:
+    kind = n.get_str("activation")
+    parameters = n.get_floats("activation_params")
+    plain = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
+    if kind in plain:
+        return n.add(plain[kind], [x])
+    if kind == "LeakyRelu" and len(parameters) == 1:
+        return n.add("leaky_relu", [x], alpha=parameters[0])
+    if kind == "Clip" and len(parameters) == 2:
+        return n.add("clip", [x], lo=parameters[0], hi=parameters[1])
+    if kind == "HardSigmoid" and len(parameters) == 2:
+        return n.add("hard_sigmoid", [x], alpha=parameters[0], beta=parameters[1])
+    n.refuse(f"activation {kind!r} with {len(parameters)} parameters is not supported")
+
+
+@converts("FusedMatMul", domain=DOMAIN)
+def fused_matmul(n: OnnxNode) -> Value:
+    """alpha * A' * B', each operand's last two axes exchanged on demand."""
+    if n.get_int("transBatchA", 0) or n.get_int("transBatchB", 0):
+        n.refuse("transBatchA and transBatchB are not supported")
+    for index, name in enumerate(("transA", "transB")):
+        value = n.x(index)
+        rank = len(value.shape)
+        if n.get_int(name, 0) and rank > 1:
+            n.inputs[index] = n.transpose(value, (*range(rank - 2), rank - 1, rank - 2))
+    y = matmul(n)
+    alpha = n.get_float("alpha", 1.0)
+    return y if alpha == 1.0 else n.add("mul", [y, n.scalar(alpha, y)])
+
+
+@converts("BiasGelu", domain=DOMAIN)
+def bias_gelu(n: OnnxNode) -> Value:
+    return n.add("gelu", [n.add("add", [n.x(0), n.x(1)])], approximate="none")
+
+
+@converts("FastGelu", domain=DOMAIN)
+def fast_gelu(n: OnnxNode) -> Value:
+    bias = n.optional(1)
+    x = n.x(0) if bias is None else n.add("add", [n.x(0), bias])
+    return n.add("gelu", [x], approximate="tanh")
+
+
+@converts("QuickGelu", domain=DOMAIN)
+def quick_gelu(n: OnnxNode) -> Value:
+    """x * sigmoid(alpha * x)."""
+    x = n.x()
+    scaled = n.add("mul", [x, n.scalar(n.get_float("alpha", 1.702), x)])
+    return n.add("mul", [x, n.add("sigmoid", [scaled])])
+
+
+@converts("SkipLayerNormalization", domain=DOMAIN)
+def skip_layer_normalization(n: OnnxNode) -> list[Value | None]:
+    """layer_norm(input + skip + bias); the sum itself is output 3."""
+    total = n.add("add", [n.x(0), n.x(1)])
+    bias = n.optional(4)
+    if bias is not None:
+        total = n.add("add", [total, bias])
+    if n.is_used(1) or n.is_used(2):
+        n.refuse("its outputs mean and inverse deviation are not supported")
+    y = n.add(
+        "layer_norm",
+        [total, n.x(2), n.optional(3)],
+        axis=len(total.shape) - 1,
+        eps=n.get_float("epsilon", 1e-12),
+    )
+    return [y, None, None, total]

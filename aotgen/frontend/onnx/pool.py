@@ -1,0 +1,110 @@
+"""Pools, windowed and global; channels-last inside, so transposes go around them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from aotgen.frontend.onnx.node import OnnxNode
+from aotgen.frontend.onnx.registry import converts
+from aotgen.frontend.onnx.windows import Window, window
+from aotgen.ir.graph import Value
+
+
+def _window(n: OnnxNode, x: Value) -> Window:
+    if len(x.shape) < 3:
+        n.refuse(f"an input of rank {len(x.shape)} has no spatial axes")
+    kernel = n.get_ints("kernel_shape")
+    if kernel is None:
+        n.refuse("attribute 'kernel_shape' is missing", "the model is malformed: export it again")
+    return window(n, x.shape[2:], kernel)
+
+
+@converts("MaxPool")
+def max_pool(n: OnnxNode) -> Value:
+    n.only_first_output()
+    x = n.x()
+    w = _window(n, x)
+    y = n.add(
+        "max_pool",
+        [n.to_channels_last(x)],
+        kernel=w.kernel,
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        ceil_extra=w.ceil_extra,
+    )
+    return n.to_channels_first(y)
+
+
+@converts("AveragePool")
+def average_pool(n: OnnxNode) -> Value:
+    x = n.x()
+    n.need_float(x)
+    w = _window(n, x)
+    y = n.add(
+        "avg_pool",
+        [n.to_channels_last(x)],
+        kernel=w.kernel,
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        count_include_pad=bool(n.get_int("count_include_pad", 0)),
+        ceil_extra=w.ceil_extra,
+    )
+    return n.to_channels_first(y)
+
+
+@converts("LpPool")
+def lp_pool(n: OnnxNode) -> Value:
+    """(sum of |x|^p over the window)^(1/p): the sum is a depthwise convolution with ones."""
+    x = n.x()
+    n.need_float(x)
+    w = _window(n, x)
+    p = n.get_int("p", 2)
+    channels = x.shape[1]
+    ones = n.constant(np.ones((channels, *w.kernel, 1), x.dtype.numpy), "ones")
+    powers = n.add("mul", [x, x]) if p == 2 else _power(n, n.add("abs", [x]), float(p))
+    total = n.add(
+        "conv",
+        [n.to_channels_last(powers), ones, None],
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        groups=channels,
+    )
+    root = n.add("sqrt", [total]) if p == 2 else _power(n, total, 1.0 / p)
+    return n.to_channels_first(root)
+
+
+def _power(n: OnnxNode, x: Value, exponent: float) -> Value:
+    return x if exponent == 1.0 else n.add("pow", [x, n.scalar(exponent, x)])
+
+
+_GLOBAL = {"GlobalAveragePool": "reduce_mean", "GlobalMaxPool": "reduce_max"}
+
+
+@converts(*_GLOBAL)
+def global_pool(n: OnnxNode) -> Value:
+    return _global(n, n.x(), _GLOBAL[n.op])
+
+
+def _global(n: OnnxNode, x: Value, op: str) -> Value:
+    rank = len(x.shape)
+    if rank < 3:
+        n.refuse(f"an input of rank {rank} has no spatial axes")
+    y = n.add(op, [n.to_channels_last(x)], axes=tuple(range(1, rank - 1)), keepdims=True)
+    return n.to_channels_first(y)
+
+
+@converts("GlobalLpPool")
+def global_lp_pool(n: OnnxNode) -> Value:
+    x = n.x()
+    p = n.get_int("p", 2)
+    if p in (1, 2):
+        return _global(n, x, f"reduce_l{p}")
+    if p < 1 or not math.isfinite(p):
+        n.refuse(f"p={p} is not supported", "use p >= 1")
+    total = _global(n, _power(n, n.add("abs", [x]), float(p)), "reduce_sum")
+    return _power(n, total, 1.0 / p)

@@ -1,0 +1,46 @@
+"""Which function converts which operator, from which opset version on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from aotgen.errors import InternalError
+
+if TYPE_CHECKING:
+    from aotgen.frontend.onnx.node import OnnxNode
+    from aotgen.ir.graph import Value
+
+Converted = "Value | Sequence[Value | None]"
+Converter = Callable[["OnnxNode"], "Value | Sequence[Value | None]"]
+
+_TABLE: dict[tuple[str, str], dict[int, Converter]] = {}
+
+
+def converts(*ops: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+    """Register a function as the converter of ``ops`` from opset ``since`` to the next one
+    registered.
+    """
+
+    def wrap(function: Converter) -> Converter:
+        for op in ops:
+            versions = _TABLE.setdefault((domain, op), {})
+            if since in versions:
+                raise InternalError(f"two converters for {op!r} since {since}")
+            versions[since] = function
+        return function
+
+    return wrap
+
+
+def converter(domain: str, op: str, opset: int) -> Converter | None:
+    """The function for ``op`` in a model of version ``opset`` of ``domain``; None when there is
+    none.
+    """
+    versions = [v for v in _TABLE.get((domain, op), {}) if v <= opset]
+    return _TABLE[domain, op][max(versions)] if versions else None
+
+
+def supported() -> list[tuple[str, str]]:
+    """All (domain, operator) that have a converter, sorted."""
+    return sorted(_TABLE)

@@ -1,0 +1,104 @@
+"""CompileOptions: what a user may choose about a compilation, checked once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, cast, get_args
+
+from aotgen.errors import UsageError
+
+Weights = Literal["c", "asm", "bin"]
+Device = Literal["cpu", "gpu", "auto"]
+Optimize = Literal["speed", "ram", "flash"]
+
+MAX_OPT_LEVEL = 4
+MAX_THREADS = 64
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """The options of ``aotgen compile``.
+
+    Attributes:
+        opt_level: 0 to 4; which passes run (docs/architecture.md has the table).
+        disabled_passes: names of passes to leave out.
+        weights: "asm" includes src/weights.bin with ``.incbin``; "c" is a plain C array; "bin"
+            leaves the weights in a file that the application maps or reads and passes in
+            ``config.weights``.
+        threads: most threads that one run may use.
+        device: where kernels run; "auto" takes the GPU where the board has one.
+        prefix: of every public symbol; None derives it from the model's file name.
+        optimize: what to prefer where speed, RAM and code size disagree.
+        shapes: shape of an input by its name, for inputs whose shape the file leaves open.
+        dims: greatest value of a symbolic dimension by its name.
+    """
+
+    opt_level: int = 3
+    disabled_passes: tuple[str, ...] = ()
+    weights: Weights = "asm"
+    threads: int = 1
+    device: Device = "cpu"
+    prefix: str | None = None
+    optimize: Optimize = "speed"
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.opt_level <= MAX_OPT_LEVEL:
+            raise UsageError(
+                f"opt level {self.opt_level} does not exist", remedy=f"use 0 to {MAX_OPT_LEVEL}"
+            )
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise UsageError(
+                f"{self.threads} threads are not possible", remedy=f"use 1 to {MAX_THREADS}"
+            )
+        _one_of("weights", self.weights, get_args(Weights))
+        _one_of("device", self.device, get_args(Device))
+        _one_of("optimize", self.optimize, get_args(Optimize))
+        if self.prefix is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", self.prefix):
+            raise UsageError(
+                f"prefix {self.prefix!r} cannot start C names",
+                remedy="use a letter, then at most 39 letters, digits or underscores",
+            )
+
+    def as_manifest(self) -> dict[str, Any]:
+        """JSON-ready form for manifest.json; ``from_manifest`` reads it back."""
+        data = asdict(self)
+        data["disabled_passes"] = list(self.disabled_passes)
+        data["shapes"] = {name: list(shape) for name, shape in sorted(self.shapes.items())}
+        data["dims"] = dict(sorted(self.dims.items()))
+        return data
+
+    @classmethod
+    def from_manifest(cls, data: dict[str, Any]) -> CompileOptions:
+        """The options a manifest records; keys that this version does not know are ignored."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        known["disabled_passes"] = tuple(known.get("disabled_passes", ()))
+        known["shapes"] = {name: tuple(s) for name, s in known.get("shapes", {}).items()}
+        return cls(**known)
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(
+            f"{option} {value!r} does not exist", remedy=f"use one of {', '.join(allowed)}"
+        )
+
+
+def as_weights(text: str) -> Weights:
+    """``text`` as a value of the weights option; UsageError when it is none."""
+    _one_of("weights", text, get_args(Weights))
+    return cast(Weights, text)
+
+
+def as_device(text: str) -> Device:
+    """``text`` as a value of the device option; UsageError when it is none."""
+    _one_of("device", text, get_args(Device))
+    return cast(Device, text)
+
+
+def as_optimize(text: str) -> Optimize:
+    """``text`` as a value of the optimize option; UsageError when it is none."""
+    _one_of("optimize", text, get_args(Optimize))
+    return cast(Optimize, text)

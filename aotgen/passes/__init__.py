@@ -1,0 +1,1 @@
+"""Graph -> Graph rewrites, one pass a file, run by ``pipeline``."""

@@ -1,0 +1,229 @@
+"""Rules of canonicalize_ops about shape, padding and windows. All are exact.
+
+reshape(reshape(x))            = reshape(x)
+no-op reshape, slice, pad, expand, tile, concat of one, split into one = x
+op(reshape(x))                 = reshape(op(x))         element-wise op: it can join x's kernel
+conv(pad(x, 0))                = conv(x, larger pads)    pools alike, see ``_pad_into_window``
+op(expand(x), y)               = op(x, y)                when y gives the result its shape
+pool over the whole image      = reduce_mean, reduce_max
+"""
+
+from __future__ import annotations
+
+import math
+
+from aotgen.ir.graph import Node, Value
+from aotgen.passes.layout import broadcasts
+from aotgen.passes.pattern import Match, Op, Rule, Scalar, Var
+from aotgen.passes.rewrite import Rewriter
+
+ELEMENTWISE_UNARY = (
+    "relu",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "log",
+    "sqrt",
+    "neg",
+    "abs",
+    "erf",
+    "clip",
+    "gelu",
+    "hard_swish",
+    "hard_sigmoid",
+    "leaky_relu",
+    "elu",
+    "mish",
+    "softplus",
+)
+BROADCAST = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "pow",
+    "maximum",
+    "minimum",
+    "equal",
+    "less",
+    "greater",
+    "less_equal",
+    "greater_equal",
+    "and",
+    "or",
+    "xor",
+    "where",
+    "prelu",
+)
+_NON_NEGATIVE = frozenset({"relu", "sigmoid", "abs", "exp", "softmax", "hard_sigmoid", "softplus"})
+
+
+def _merge_reshape(rw: Rewriter, match: Match) -> str | None:
+    rw.replace(match.root, "reshape", [match["x"]], match.root.attrs, absorbed=match.inner)
+    return None
+
+
+def _drop_no_op(rw: Rewriter, match: Match) -> str | None:
+    """These ops change nothing when the type stays and no element moves."""
+    node, x = match.root, match["x"]
+    if x.type != node.output.type:
+        return "the shape changes"
+    if node.op == "slice" and any(step != 1 for step in node.attrs["steps"]):
+        return "reversed"
+    if node.op == "pad" and any(node.attrs["pads"]):
+        return "pads on one side what it crops on the other"
+    rw.redirect(node.output, x)
+    return None
+
+
+def _reshape_behind(rw: Rewriter, match: Match) -> str | None:
+    """An element-wise op on the source of a reshape runs in that source's kernel."""
+    node, reshaped = match.root, match.node("reshaped")
+    x = match["x"]
+    if x.producer is None or x.producer.op in ("reshape", "transpose", "slice", "split", "concat"):
+        return "x is not computed by a kernel that the op could join"
+    inputs = [x if v is match["reshaped"] else v for v in node.inputs]
+    number = [v for v in node.args if v is not match["reshaped"]]
+    if any(v.type.rank > x.type.rank for v in number):
+        return "the number has more axes than x"
+    attrs = {"shape": node.output.type.shape}
+    rw.compute_through(node, inputs, node.attrs, "reshape", attrs, origin=reshaped.origin)
+    return None
+
+
+def _pad_into_window(rw: Rewriter, match: Match) -> str | None:
+    """Explicit zeros in front of a conv, average or max pool become its own pads.
+
+    An average pool must count them: it does when it has no other pads or counts those too. A max
+    pool ignores its pads: right for -inf, and for zeros when x has no negative element and each
+    window sees one element of x.
+    """
+    node, pad, x = match.root, match.node("padded"), match["x"]
+    rank = x.type.rank
+    pads, mode, value = pad.attrs["pads"], pad.attrs["mode"], pad.attrs["value"]
+    outer = (pads[0], pads[rank - 1], pads[rank], pads[2 * rank - 1])
+    if mode != "constant" or any(outer) or min(pads) < 0:
+        return "does not pad the spatial axes with a constant"
+    begins, ends = pads[1 : rank - 1], pads[rank + 1 : 2 * rank - 1]
+    attrs = dict(node.attrs)
+    own = attrs["pads"]
+    reason = _pad_reason(node, x, value, begins + ends)
+    if reason:
+        return reason
+    attrs["pads"] = tuple(a + b for a, b in zip(own, (*begins, *ends), strict=True))
+    if node.op == "avg_pool":
+        attrs["count_include_pad"] = True
+    rw.replace(node, node.op, [x, *node.inputs[1:]], attrs, absorbed=[pad], name=node.name)
+    return None
+
+
+def _pad_reason(node: Node, x: Value, value: float, pads: tuple[int, ...]) -> str | None:
+    extra = node.attrs.get("ceil_extra") or ()
+    if node.op == "max_pool":
+        if value == -math.inf:
+            return None
+        known = x.producer is not None and _is_non_negative(x.producer)
+        plain = not any(node.attrs["pads"]) and all(d == 1 for d in node.attrs["dilations"])
+        limits = node.attrs["kernel"] * 2
+        if value == 0 and known and plain and all(p < k for p, k in zip(pads, limits, strict=True)):
+            return None
+        return "the padding could be a maximum"
+    if value != 0:
+        return "does not pad with zeros"
+    if node.op == "avg_pool" and not node.attrs["count_include_pad"]:
+        spatial = len(pads) // 2
+        own = list(node.attrs["pads"])
+        for axis, cells in enumerate(extra):
+            own[spatial + axis] -= cells
+        if any(own):
+            return "the pool does not count its own pads"
+    return None
+
+
+def _is_non_negative(node: Node) -> bool:
+    return node.op in _NON_NEGATIVE or (node.op == "clip" and node.attrs["lo"] >= 0)
+
+
+def _drop_expand(rw: Rewriter, match: Match) -> str | None:
+    """numpy's broadcasting does the work of an expand in front of an element-wise op."""
+    node = match.root
+    for index, value in enumerate(node.inputs):
+        inner = None if value is None else value.producer
+        if inner is None or inner.op != "expand" or not inner.output.type.is_static:
+            continue
+        source = inner.input(0)
+        others = [v.shape for i, v in enumerate(node.inputs) if v is not None and i != index]
+        if not broadcasts(node) or _broadcast([source.shape, *others]) != node.output.shape:
+            continue
+        inputs = [source if i == index else v for i, v in enumerate(node.inputs)]
+        rw.replace(node, node.op, inputs, node.attrs, absorbed=[inner], name=node.name)
+        return None
+    return "no expand that the other operands make superfluous"
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    rank = max(len(s) for s in shapes)
+    full = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(next((n for n in axis if n != 1), 1) for axis in zip(*full, strict=True))
+
+
+def _global_pool(rw: Rewriter, match: Match) -> str | None:
+    node, x = match.root, match["x"]
+    if node.attrs["kernel"] != x.shape[1:-1] or any(node.attrs["pads"]):
+        return "the window is not the image"
+    if any(n != 1 for n in node.output.shape[1:-1]) or any(d != 1 for d in node.attrs["dilations"]):
+        return "the window is not the image"
+    op = "reduce_mean" if node.op == "avg_pool" else "reduce_max"
+    rw.replace(node, op, [x], {"axes": tuple(range(1, x.type.rank - 1)), "keepdims": True})
+    return None
+
+
+def _merge_slice(rw: Rewriter, match: Match) -> str | None:
+    """A slice of a slice, both with steps of 1."""
+    node, inner = match.root, match.node("inner")
+    if any(s != 1 for s in (*node.attrs["steps"], *inner.attrs["steps"])):
+        return "a step is not 1"
+    base = inner.attrs["starts"]
+    attrs = {
+        "starts": tuple(a + b for a, b in zip(base, node.attrs["starts"], strict=True)),
+        "ends": tuple(a + b for a, b in zip(base, node.attrs["ends"], strict=True)),
+        "steps": node.attrs["steps"],
+    }
+    rw.replace(node, "slice", [match["x"]], attrs, absorbed=[inner])
+    return None
+
+
+_x = Var("x")
+_reshaped = Op("reshape", _x, name="reshaped")
+
+SHAPE_RULES = (
+    Rule(
+        "no-op",
+        Op(("reshape", "slice", "pad", "expand", "tile", "concat", "split"), _x),
+        _drop_no_op,
+    ),
+    Rule("reshape of reshape", Op("reshape", Op("reshape", _x)), _merge_reshape, shared=True),
+    Rule("slice of slice", Op("slice", Op("slice", _x, name="inner")), _merge_slice, shared=True),
+    Rule("op of reshape", Op(ELEMENTWISE_UNARY, _reshaped), _reshape_behind),
+    Rule("op of reshape and number", Op(("mul", "add"), _reshaped, Scalar()), _reshape_behind),
+    Rule(
+        "pad of window",
+        Op(("max_pool", "avg_pool"), Op("pad", _x, name="padded")),
+        _pad_into_window,
+        shared=True,
+    ),
+    Rule(
+        "pad of conv",
+        Op("conv", Op("pad", _x, name="padded"), Var("w")),
+        _pad_into_window,
+        shared=True,
+    ),
+    Rule(
+        "pad of conv with bias",
+        Op("conv", Op("pad", _x, name="padded"), Var("w"), Var("b")),
+        _pad_into_window,
+        shared=True,
+    ),
+    Rule("expand", Op(BROADCAST), _drop_expand, shared=True),
+    Rule("global pool", Op(("avg_pool", "max_pool"), _x), _global_pool),
+)

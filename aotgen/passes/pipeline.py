@@ -1,0 +1,101 @@
+"""The passes in order, and the loop that runs them (frontend -> passes -> Groups -> plan).
+
+The first passes feed one another, so they are repeated until none of them changes anything; then
+the nodes are partitioned into groups and the groups put in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from aotgen.errors import UsageError
+from aotgen.ir.graph import Graph
+from aotgen.ir.printer import print_graph
+from aotgen.ir.verifier import verify as verify_graph
+from aotgen.passes.base import Pass
+from aotgen.passes.canonicalize_cast import CanonicalizeCast
+from aotgen.passes.canonicalize_ops import CanonicalizeOps
+from aotgen.passes.dead_code import DeadCode
+from aotgen.passes.eliminate_common_subexpr import EliminateCommonSubexpr
+from aotgen.passes.fold_constant import FoldConstant
+from aotgen.passes.fold_scale_axis import FoldScaleAxis
+from aotgen.passes.fuse_ops import FuseOps, single_groups
+from aotgen.passes.order_groups import OrderGroups
+from aotgen.passes.simplify_inference import SimplifyInference
+from aotgen.passes.sink_transposes import SinkTransposes
+
+SIMPLIFICATIONS: tuple[Pass, ...] = (
+    SimplifyInference(),
+    FoldConstant(),
+    SinkTransposes(),
+    CanonicalizeCast(),
+    CanonicalizeOps(),
+    FoldScaleAxis(),
+    EliminateCommonSubexpr(),
+    DeadCode(),
+)
+"""Repeated until nothing changes."""
+
+PASSES: tuple[Pass, ...] = (*SIMPLIFICATIONS, FuseOps(), OrderGroups())
+"""All passes, in the order in which they run."""
+
+MAX_ROUNDS = 10
+"""Each round only sees what the one before uncovered; two or three are usual."""
+
+Observer = Callable[[str, str, str], None]
+"""Called with a pass's name and the printed graph before and after it, whenever the pass changed
+the graph."""
+
+
+def pass_names() -> list[str]:
+    """The names that ``disabled`` takes, in the order in which the passes run."""
+    return [p.name for p in PASSES]
+
+
+def run_passes(
+    graph: Graph,
+    *,
+    opt_level: int = 3,
+    disabled: Collection[str] = (),
+    on_pass: Observer | None = None,
+    verify: bool = False,
+) -> Graph:
+    """Rewrite ``graph`` in place and partition it into groups; returns it.
+
+    Args:
+        opt_level: 0 to 4; a pass runs at its own level and above.
+        disabled: names of passes to leave out.
+        on_pass: sees the graph before and after each pass that changed it (``--show-passes``).
+        verify: check the IR's invariants after each pass.
+
+    Raises:
+        UsageError: a name in ``disabled`` is no pass.
+        InternalError: ``verify`` found a broken invariant.
+    """
+    unknown = sorted(set(disabled) - set(pass_names()))
+    if unknown:
+        raise UsageError(
+            f"there is no pass {', '.join(repr(n) for n in unknown)}",
+            remedy=f"the passes are {', '.join(pass_names())}",
+        )
+    enabled = [p for p in PASSES if p.level <= opt_level and p.name not in disabled]
+
+    def run(step: Pass) -> bool:
+        before = print_graph(graph) if on_pass else ""
+        modified = step.run(graph)
+        if verify:
+            verify_graph(graph)
+        if modified and on_pass:
+            on_pass(step.name, before, print_graph(graph))
+        return modified
+
+    repeated = [p for p in enabled if p in SIMPLIFICATIONS]
+    for _ in range(MAX_ROUNDS):
+        if not any([run(step) for step in repeated]):
+            break
+    for step in enabled:
+        if step not in SIMPLIFICATIONS:
+            run(step)
+    if graph.groups is None:
+        single_groups(graph)
+    return graph

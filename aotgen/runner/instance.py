@@ -1,0 +1,154 @@
+"""One instance of a model in this process: a project's shared library, called through ctypes.
+
+Each instance has its own context, arena and state, so several may run at the same time; one
+instance runs one step at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from aotgen.errors import BoardError, UsageError
+from aotgen.ir.types import Array
+from aotgen.manifest import Manifest
+
+_BUFFER_ALIGN = 64
+
+
+class Library:
+    """A project's shared library and the three functions of its API that matter here."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        """
+        Args:
+            path: of lib<prefix>_shared.so.
+            prefix: of its symbols.
+
+        Raises:
+            BoardError: this process cannot load it.
+        """
+        # dlopen knows libraries by path, so a rebuilt one must be opened under a new name to be
+        # seen at all.
+        with tempfile.TemporaryDirectory(prefix="aotgen-") as folder:
+            copy = Path(folder) / path.name
+            shutil.copyfile(path, copy)
+            try:
+                library = ctypes.CDLL(str(copy))
+            except OSError as error:
+                raise BoardError(f"cannot load {path.name}: {error}") from error
+        self.init = getattr(library, f"{prefix}_init")
+        self.run = getattr(library, f"{prefix}_run")
+        self.reset = getattr(library, f"{prefix}_reset")
+        self.strerror = getattr(library, f"{prefix}_strerror")
+        self.release = getattr(library, f"{prefix}_release", None)  # only of a GPU project
+        self.init.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        self.reset.argtypes = [ctypes.c_void_p]
+        for function in (self.init, self.run):
+            function.restype = ctypes.c_int
+        self.strerror.argtypes = [ctypes.c_int]
+        self.strerror.restype = ctypes.c_char_p
+        if self.release is not None:
+            self.release.argtypes = [ctypes.c_void_p]
+            self.release.restype = None
+
+
+class Instance:
+    """A model that is ready to run; successive steps keep its state."""
+
+    def __init__(self, library: Library, manifest: Manifest, weights: Array | None = None) -> None:
+        """
+        Args:
+            library: of the project.
+            manifest: of the project.
+            weights: the bytes of weights.bin when the library does not hold them.
+
+        Raises:
+            BoardError: the model's init function refuses.
+        """
+        api = manifest.api
+        self._library = library
+        self._manifest = manifest
+        self._lock = threading.Lock()
+        self._context = _aligned(max(api.ctx_bytes, 1), _BUFFER_ALIGN)
+        self._buffers = {
+            "arena": _aligned(api.arena_bytes, max(api.arena_align, _BUFFER_ALIGN)),
+            "state": _aligned(api.state_bytes, _BUFFER_ALIGN),
+        }
+        if weights is not None:
+            self._buffers["weights"] = _aligned(weights.size, _BUFFER_ALIGN)
+            self._buffers["weights"][:] = weights
+        pointers = [self._buffer_address(name) for name in api.config]
+        config = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
+        self._check(library.init(self._context.ctypes.data, ctypes.addressof(config)), "init")
+        self._open = True
+
+    def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once.
+
+        Args:
+            inputs: by the model's own names, in the file's own layout.
+
+        Returns:
+            The outputs, likewise.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of the wrong shape or type.
+            BoardError: the model's run function reports an error.
+        """
+        given = self._manifest.checked_inputs(inputs)
+        results = {t.name: np.empty(t.shape, t.numpy) for t in self._manifest.outputs}
+        slots = [results[t.name] for t in self._manifest.outputs]
+        with self._lock:
+            if not self._open:
+                raise UsageError("the instance is closed")
+            status = self._library.run(
+                self._context.ctypes.data, _pointers(given), _pointers(slots)
+            )
+        self._check(status, "run")
+        return results
+
+    def reset(self) -> None:
+        """Forget the state of earlier steps."""
+        with self._lock:
+            self._library.reset(self._context.ctypes.data)
+
+    def close(self) -> None:
+        """Give back what the instance holds of a GPU; it cannot run afterwards."""
+        with self._lock:
+            if self._open and self._library.release is not None:
+                self._library.release(self._context.ctypes.data)
+            self._open = False
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.close()
+
+    def _buffer_address(self, name: str) -> int | None:
+        buffer = self._buffers.get(name)
+        return buffer.ctypes.data if buffer is not None and buffer.size else None
+
+    def _check(self, status: int, verb: str) -> None:
+        if status < 0:
+            text = self._library.strerror(status) or b""
+            name = f"{self._manifest.prefix}_{verb}"
+            raise BoardError(f"{name} returned {status}: {text.decode(errors='replace')}")
+
+
+def _aligned(size: int, align: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """``size`` zero bytes whose address is a multiple of ``align``."""
+    raw = np.zeros(size + align, np.uint8)
+    start = -raw.ctypes.data % align
+    return raw[start : start + size]
+
+
+def _pointers(arrays: list[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    """The struct of pointers that run takes: one per tensor, in model order."""
+    return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))

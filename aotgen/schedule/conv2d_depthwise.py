@@ -1,0 +1,312 @@
+"""Depthwise conv (one filter per channel): register tiles with row reuse, vectors over channels.
+
+An input vector is loaded once for all outputs of the tile that it touches; the filter stays in registers where it fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from aotgen.codegen.environment import render
+from aotgen.ir.graph import Group, Value
+from aotgen.schedule.base import (
+    Alias,
+    Arg,
+    Config,
+    Kernel,
+    Knob,
+    Need,
+    PackedConst,
+    ScheduleError,
+    Template,
+    Views,
+)
+from aotgen.schedule.conv2d_direct import alias, conv_title, output_axes, why_not
+from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.dense import Axis, Block, kernel_params, loop, terms
+from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.packing import pad_channels
+from aotgen.schedule.tiles import Run, core_model, padded, split_even
+from aotgen.target.target import Target
+
+MAX_TAPS = 81
+MAX_FMAS = 512
+"""FMAs printed in one tile: beyond it code size costs more than reuse gains."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Taps and steps of a filter, as the tile sees them."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    def positions(self, axis: int, outputs: int) -> list[int]:
+        """Input offsets along an axis that ``outputs`` neighbouring outputs read, ascending."""
+        step, dilation = self.stride[axis], self.dilation[axis]
+        return sorted({o * step + k * dilation for o in range(outputs) for k in range(self.kernel[axis])})
+
+
+class Conv2dDepthwise(Template):
+    """Depthwise convolution, one or two spatial axes, channel multiplier 1."""
+
+    name = "conv2d_depthwise"
+
+    def applies(self, group: Group, target: Target) -> str | None:
+        reason = why_not(group, target)
+        if reason is not None:
+            return reason
+        shape = ConvShape.of(group.nodes[0])
+        if not shape.is_depthwise or shape.axes == 3 or shape.taps > MAX_TAPS:
+            return f"needs as many groups as input and output channels, two axes, at most {MAX_TAPS} taps"
+        return None
+
+    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
+        shape = ConvShape.of(group.nodes[0])
+        found = _tiles(_window(shape), shape.out[1], shape.out[2], target)
+        return (
+            Knob("oh_tile", "ordinal", tuple(sorted({t[0] for t in found})), "rows"),
+            Knob("ow_tile", "ordinal", tuple(sorted({t[1] for t in found})), "columns"),
+        )
+
+    def default(self, group: Group, target: Target) -> Config:
+        shape = ConvShape.of(group.nodes[0])
+        return _default(_window(shape), shape.out[1], shape.out[2], target)
+
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        shape = ConvShape.of(group.nodes[0])
+        tile = min(config.int("oh_tile"), shape.out[1]), min(config.int("ow_tile"), shape.out[2])
+        if not _fits(_window(shape), *tile, target):
+            raise ScheduleError(f"a depthwise tile of {tile[0]} x {tile[1]} outputs does not fit the registers")
+
+    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
+        node = group.nodes[0]
+        return {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+
+    def output_need(self, group: Group, target: Target, config: Config) -> Need:
+        return Need(unit_inner=True)
+
+    def may_alias(self, group: Group, value: Value) -> Alias:
+        return alias(group, value)
+
+    def cost(self, group: Group, target: Target, config: Config) -> float:
+        shape = ConvShape.of(group.nodes[0])
+        core = core_model(target)
+        tile = config.int("oh_tile"), config.int("ow_tile")
+        cycles = _cycles(_window(shape), shape.out[1], shape.out[2], *tile, target)
+        cycles *= shape.batch * padded(shape.channels, target.vl) / target.vl
+        moved = 4 * shape.channels * shape.batch * (shape.size[1] * shape.size[2] + shape.out[1] * shape.out[2])
+        cycles += moved / (core.l2 if moved < target.l2_bytes else core.far)
+        return cycles / core.ghz * 1e-9
+
+    def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
+        node = group.nodes[0]
+        shape = ConvShape.of(node)
+        fused = make_fused(group, target, views)
+        writer = _Writer(group, shape, target, config, views, fused)
+        body = writer.body()
+        args = writer.args()
+        text = render(
+            "kernels/conv2d_depthwise.c.j2",
+            epilogue=fused.function,
+            tiles=[writer.tile(h, w) for h, w in writer.used],
+            full=shape.channels // target.vl * target.vl,
+            lanes=shape.channels % target.vl,
+            vl=target.vl,
+            title="depthwise " + conv_title(shape),
+            params=kernel_params(args, fused),
+            body=body,
+        )
+        name = f"conv2d_f32_depthwise_{shape.kernel[1]}x{shape.kernel[2]}_{writer.rows[0].size}x{writer.cols[0].size}"
+        return Kernel(name, text, tuple(args), sum(r.count for r in writer.rows), fused.math)
+
+
+def _window(shape: ConvShape) -> Window:
+    return Window(shape.kernel[1:], shape.stride[1:], shape.dilation[1:])
+
+
+def _held(window: Window, outputs: int, target: Target) -> bool:
+    """Whether the filter stays in registers beside the accumulators."""
+    return window.taps + outputs + 2 <= target.vector_registers
+
+
+def _fits(window: Window, rows: int, cols: int, target: Target) -> bool:
+    outputs = rows * cols
+    if outputs > 1 and outputs * window.taps > MAX_FMAS:
+        return False
+    return outputs + 3 <= target.vector_registers
+
+
+def _tiles(window: Window, rows: int, cols: int, target: Target) -> list[tuple[int, int]]:
+    found: dict[tuple[int, int], None] = {}
+    for h in range(1, 5):
+        for w in range(1, 9):
+            tile = split_even(rows, h)[0].size, split_even(cols, w)[0].size
+            if _fits(window, *tile, target):
+                found.setdefault(tile)
+    return list(found)
+
+
+def _cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target) -> float:
+    """Modelled cycles of one channel vector over the map."""
+    core = core_model(target)
+    total = 0.0
+    for r in split_even(rows, h):
+        for c in split_even(cols, w):
+            outputs = r.size * c.size
+            fmas = outputs * window.taps
+            loads = float(len(window.positions(0, r.size)) * len(window.positions(1, c.size)))
+            loads += window.taps if _held(window, outputs, target) else fmas
+            chain = window.taps * core.latency
+            issue = (fmas + loads + 3 * outputs + 8) / core.issue
+            total += r.count * c.count * (max(fmas / core.fma, loads / core.loads, issue, chain) + 1.5 * outputs + 6)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _default(window: Window, rows: int, cols: int, target: Target) -> Config:
+    best = min(
+        _tiles(window, rows, cols, target), key=lambda t: (_cycles(window, rows, cols, *t, target), -t[0] * t[1], t)
+    )
+    return Config.of(oh_tile=best[0], ow_tile=best[1])
+
+
+class _Writer:
+    """Context of conv2d_depthwise.c.j2."""
+
+    def __init__(
+        self, group: Group, shape: ConvShape, target: Target, config: Config, views: Views, fused: Fused
+    ) -> None:
+        self.group, self.shape, self.fused, self.vl = group, shape, fused, target.vl
+        self.target = target
+        node = group.nodes[0]
+        self.x = views[node.input(0)]
+        self.xs = shape.spatial_strides(self.x)
+        self.window = _window(shape)
+        batch, _, row, col = output_axes(group, shape, views, fused)
+        self.batch = Axis(shape.batch, {**batch, "x": self.x.strides[0]})
+        self.row = Axis(shape.out[1], {**row, "x": self.xs[1] * shape.stride[1]})
+        self.col = Axis(shape.out[2], {**col, "x": self.xs[2] * shape.stride[2]})
+        self.rows = split_even(shape.out[1], config.int("oh_tile"))
+        self.cols = split_even(shape.out[2], config.int("ow_tile"))
+        self.wide = padded(shape.channels, target.vl)
+        self.bias = node.optional(2)
+        self.used = [(r.size, c.size) for r in self.rows for c in self.cols]
+
+    def args(self) -> list[Arg]:
+        node, shape = self.group.nodes[0], self.shape
+        w = node.input(1).const
+        assert w is not None
+        packed = np.zeros((shape.taps, self.wide), np.float32)
+        packed[:, : shape.channels] = w.reshape(shape.channels, shape.taps).T
+        args = [
+            Arg("x", "const float *", value=node.input(0)),
+            Arg("w", "const float *", const=PackedConst("w", packed.reshape(-1), node.input(1))),
+        ]
+        if self.bias is not None and self.bias.const is not None:
+            wide = pad_channels(self.bias.const, 1, shape.channels, self.vl)
+            args.append(Arg("bias", "const float *", const=PackedConst("bias", wide, self.bias)))
+        args += [i.arg for i in self.fused.inputs]
+        args.append(Arg("y", "float *", value=self.group.output, is_output=True))
+        return args
+
+    def names(self) -> list[str]:
+        own = ["x", "w"] + (["bias"] if self.bias is not None else [])
+        return own + [i.name for i in self.fused.inputs] + ["y"]
+
+    def tile(self, rows: int, cols: int) -> dict[str, Any]:
+        window, xs = self.window, self.xs
+        held = _held(window, rows * cols, self.target)
+        weight = [f"vload(w + c + {t * self.wide})" for t in range(window.taps)]
+        outputs = []
+        for i in range(rows * cols):
+            at = {n: i // cols * self.row.stride(n) + i % cols * self.col.stride(n) for n in self.names()}
+            outputs.append({
+                "i": i,
+                "init": "vload(bias + c)" if self.bias is not None else "vzero()",
+                "store": self._store(i, at, 0),
+                "tail": self._store(i, at, self.shape.channels % self.vl),
+            })
+        inputs = []
+        for iy in window.positions(0, rows):
+            for ix in window.positions(1, cols):
+                uses = [
+                    {"i": i, "weight": f"k{tap}" if held else weight[tap]}
+                    for i in range(rows * cols)
+                    for tap in _taps(window, iy, ix, i // cols, i % cols)
+                ]
+                if uses:
+                    inputs.append({"x": terms("", offset=iy * xs[1] + ix * xs[2]), "uses": uses})
+        return {
+            "name": f"tile_{rows}x{cols}", "rows": rows, "cols": cols, "params": self._params(),
+            "held": weight if held else [], "outputs": outputs, "inputs": inputs,
+        }
+
+    def _params(self) -> str:
+        parts = ["const float *restrict x", "const float *restrict w"]
+        if self.bias is not None:
+            parts.append("const float *restrict bias")
+        parts += [f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}" for i in self.fused.inputs]
+        parts.append("float *y" if self.fused.aliased else "float *restrict y")
+        return ", ".join(parts)
+
+    def _store(self, i: int, at: dict[str, int], lanes: int) -> str:
+        value = f"acc{i}"
+        if self.fused.function:
+            pointers = {e.name: terms(e.name, offset=at[e.name]) for e in self.fused.inputs}
+            value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, 'c', 0, lanes)})"
+        pointer = terms("y + c", offset=at["y"])
+        return f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
+
+    def body(self) -> list[Block]:
+        heights: list[list[Block]] = []
+        for run in self.rows:
+            columns: list[Block] = []
+            for cols in self.cols:
+                call: list[Block] = [self._call(run, cols, "t" if cols.count > 1 else "0")]
+                columns += [loop("t", "0", str(cols.count), call)] if cols.count > 1 else call
+            heights.append(columns)
+        inside = heights[0]
+        if len(heights) > 1:
+            inside = [
+                {"head": f"if (r < {self.rows[0].count}) {{", "body": heights[0]},
+                {"head": "else {", "body": heights[1]},
+            ]
+        nest: list[Block] = [loop("r", "r0", "r1", inside)]
+        return [loop("i0", "0", str(self.batch.extent), nest)] if self.batch.extent > 1 else nest
+
+    def _call(self, run: Run, cols: Run, t: str) -> str:
+        kinds = {i.name: i.kind for i in self.fused.inputs}
+        before = self.rows[0].count if run is not self.rows[0] else 0
+        args = []
+        for name in self.names():
+            if name in ("w", "bias") or kinds.get(name) in ("channel", "scalar"):
+                args.append(name)
+                continue
+            row, col = self.row.stride(name), self.col.stride(name)
+            offset = (run.start - before * run.size) * row + cols.start * col
+            if name == "x":
+                offset -= self.shape.begin[1] * self.xs[1] + self.shape.begin[2] * self.xs[2]
+            parts = [("i0", self.batch.stride(name))] if self.batch.extent > 1 else []
+            args.append(terms(name, *parts, ("r", row * run.size), (t, col * cols.size), offset=offset))
+        return f"@KERNEL@_tile_{run.size}x{cols.size}({', '.join(args)});"
+
+
+def _taps(window: Window, iy: int, ix: int, oy: int, ox: int) -> list[int]:
+    """Taps through which input (iy, ix) of the tile's window reaches output (oy, ox)."""
+    dy, dx = iy - oy * window.stride[0], ix - ox * window.stride[1]
+    if dy < 0 or dx < 0 or dy % window.dilation[0] or dx % window.dilation[1]:
+        return []
+    ky, kx = dy // window.dilation[0], dx // window.dilation[1]
+    if ky >= window.kernel[0] or kx >= window.kernel[1]:
+        return []
+    return [ky * window.kernel[1] + kx]

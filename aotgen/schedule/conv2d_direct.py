@@ -1,0 +1,219 @@
+"""conv by the direct method: any kernel, stride, padding, dilation and group count, one to three spatial axes.
+
+The register tile (``schedule.dense``) walks kernel depth, rows, columns and input channels over the input in place. Zeros
+around the input come from its view's border, so that no loop tests bounds and no im2col buffer exists.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+
+from aotgen.ir.graph import Group, Node, Value
+from aotgen.ir.types import DType
+from aotgen.schedule.base import (
+    Alias,
+    Arg,
+    Config,
+    Kernel,
+    Knob,
+    Need,
+    PackedConst,
+    Template,
+    Views,
+)
+from aotgen.schedule.blocking import Problem, dense_config, default_config, dense_space, predicted_seconds
+from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.dense import Axis, Dense, DenseConfig, DenseWriter, dense_kernel
+from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.packing import pack_panels, pad_channels
+from aotgen.schedule.tiles import check_tile, padded
+from aotgen.target.target import Target
+
+
+def conv_anchor(group: Group, op: str = "conv") -> Node | None:
+    """The group's anchor when it is an f32 ``op`` without prologue and with constant weights."""
+    node = group.anchor
+    if node is None or node.op != op or group.prologue:
+        return None
+    if any(v.dtype is not DType.F32 for n in group.nodes for v in [*n.args, *n.outputs]):
+        return None
+    return node if all(v.is_const for v in node.args[1:]) else None
+
+
+def why_not(group: Group, target: Target, op: str = "conv") -> str | None:
+    """Why no dense convolution template applies, or None."""
+    if target.device != "cpu":
+        return "needs a CPU"
+    node = conv_anchor(group, op)
+    if node is None:
+        return f"needs an f32 {op} with constant weights and no prologue"
+    if not 3 <= len(node.input(0).shape) <= 5:
+        return "needs one to three spatial axes"
+    return None
+
+
+def alias(group: Group, value: Value) -> Alias:
+    """A dense kernel reads an epilogue input where it is about to write, and its anchor's inputs all over."""
+    own = [] if group.anchor is None else group.anchor.args
+    if any(v is value for v in own) or value.shape != group.output.shape:
+        return "none"
+    return "same_index"
+
+
+def channel_axes(shape: ConvShape, target: Target, fused: Fused, weights: int) -> dict[str, int]:
+    """Strides of every operand from one group to the next; ``weights`` is a group's packed weights."""
+    wide = padded(shape.outputs // shape.groups, target.vl)
+    strides = {
+        "x": shape.channels // shape.groups,
+        "w": weights,
+        "bias": wide,
+        "y": shape.outputs // shape.groups,
+    }
+    for i in fused.inputs:
+        if i.kind == "channel":
+            strides[i.name] = wide if i.const is not None else shape.outputs // shape.groups
+        elif i.kind == "pixel":
+            strides[i.name] = shape.outputs // shape.groups
+    return strides
+
+
+def output_axes(group: Group, shape: ConvShape, views: Views, fused: Fused) -> tuple[dict[str, int], ...]:
+    """Strides of y and the epilogue's pixel inputs along (batch, depth, row, column)."""
+    made: tuple[dict[str, int], ...] = ({}, {}, {}, {})
+    operands = [("y", views[group.output].strides)]
+    operands += [(i.name, i.strides) for i in fused.inputs if i.kind == "pixel"]
+    for name, strides in operands:
+        spatial = (0,) * (3 - shape.axes) + tuple(strides[1 : 1 + shape.axes])
+        for made_axis, stride in zip(made, (strides[0], *spatial), strict=True):
+            made_axis[name] = stride
+    return made
+
+
+def conv_dense(group: Group, shape: ConvShape, target: Target, views: Views, fused: Fused) -> Dense:
+    """The loops of a direct convolution over these views."""
+    node = group.nodes[0]
+    x = views[node.input(0)]
+    xs = shape.spatial_strides(x)
+    batch, depth, row, col = output_axes(group, shape, views, fused)
+    inputs = shape.channels // shape.groups
+    per_group = padded(shape.outputs // shape.groups, target.vl) * shape.reduction
+    outer = [
+        Axis(shape.batch, {**batch, "x": x.strides[0]}),
+        Axis(shape.groups, channel_axes(shape, target, fused, per_group)),
+        Axis(shape.out[0], {**depth, "x": xs[0] * shape.stride[0]}),
+    ]
+    reduce = [(shape.kernel[i], shape.dilation[i] * xs[i]) for i in range(3)]
+    return Dense(
+        outer=tuple(a for a in outer if a.extent > 1),
+        row=Axis(shape.out[1], {**row, "x": xs[1] * shape.stride[1]}),
+        col=Axis(shape.out[2], {**col, "x": xs[2] * shape.stride[2]}),
+        reduce=(*(r for r in reduce if r[0] > 1), (inputs, 1)),
+        channels=shape.outputs // shape.groups,
+        offset=-sum(p * s for p, s in zip(shape.begin, xs, strict=True)),
+    )
+
+
+def conv_args(group: Group, shape: ConvShape, writer: DenseWriter, weights: np.ndarray) -> list[Arg]:
+    """x, w, bias, the epilogue's inputs and y. ``weights``: [groups, channels, reduction]."""
+    node = group.nodes[0]
+    vl = writer.vl
+    packed = pack_panels(weights, writer.panels, vl)
+    args = [
+        Arg("x", "const float *", value=node.input(0)),
+        Arg("w", "const float *", const=PackedConst("w", packed, node.input(1))),
+    ]
+    bias = node.optional(2)
+    if bias is not None and bias.const is not None:
+        wide = pad_channels(bias.const, shape.groups, shape.outputs // shape.groups, vl)
+        args.append(Arg("bias", "const float *", const=PackedConst("bias", wide, bias)))
+    args += [i.arg for i in writer.fused.inputs]
+    args.append(Arg("y", "float *", value=group.output, is_output=True))
+    return args
+
+
+def group_weights(node: Node, shape: ConvShape) -> np.ndarray:
+    """The node's weights as [groups, channels a group, reduction in (kd, kh, kw, ic) order]."""
+    w = node.input(1).const
+    assert w is not None
+    return np.asarray(w, np.float32).reshape(shape.groups, shape.outputs // shape.groups, -1)
+
+
+def conv_title(shape: ConvShape) -> str:
+    size, out = shape.size[3 - shape.axes :], shape.out[3 - shape.axes :]
+    return (
+        f"conv {'x'.join(map(str, shape.kernel[3 - shape.axes:]))}, "
+        f"x [{shape.batch}, {', '.join(map(str, size))}, {shape.channels}] -> "
+        f"y [{shape.batch}, {', '.join(map(str, out))}, {shape.outputs}]"
+    )
+
+
+class DenseTemplate(Template):
+    """What the templates around the dense register tile share: knobs, defaults, checks and cost come from a Problem."""
+
+    @abstractmethod
+    def problem(self, group: Group, target: Target) -> Problem:
+        """Extents for the model."""
+
+    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
+        return dense_space(self.problem(group, target), target)
+
+    def default(self, group: Group, target: Target) -> Config:
+        return default_config(self.problem(group, target), target)
+
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        problem = self.problem(group, target)
+        c = dense_config(config, target)
+        pixels = min(c.oh_tile, problem.rows) * min(c.ow_tile, problem.cols)
+        check_tile(pixels, c.vectors, target, problem.lane_step)
+
+    def output_need(self, group: Group, target: Target, config: Config) -> Need:
+        return Need(unit_inner=True)
+
+    def may_alias(self, group: Group, value: Value) -> Alias:
+        return alias(group, value)
+
+    def cost(self, group: Group, target: Target, config: Config) -> float:
+        return predicted_seconds(self.problem(group, target), dense_config(config, target), target)
+
+
+class Conv2dDirect(DenseTemplate):
+    """Direct convolution on channels-last activations."""
+
+    name = "conv2d_direct"
+
+    def applies(self, group: Group, target: Target) -> str | None:
+        return why_not(group, target)
+
+    def problem(self, group: Group, target: Target) -> Problem:
+        shape = ConvShape.of(group.nodes[0])
+        return Problem(
+            rows=shape.out[1], cols=shape.out[2], outer=shape.batch * shape.out[0], groups=shape.groups,
+            channels=shape.outputs // shape.groups, reduction=shape.reduction,
+            inner=shape.channels // shape.groups,
+            passes=shape.kernel[1] if shape.taps > 1 else shape.channels // shape.groups,
+            x_bytes=4 * shape.channels // shape.groups * shape.size[1] * shape.size[2] * min(shape.size[0], shape.kernel[0]),
+            lane_step=target.isa == "neon",
+        )
+
+    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
+        node = group.nodes[0]
+        return {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+
+    def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
+        node = group.nodes[0]
+        shape = ConvShape.of(node)
+        fused = make_fused(group, target, views, shape.groups)
+        dense = conv_dense(group, shape, target, views, fused)
+        return conv_kernel(group, shape, dense, dense_config(config, target), target, fused, "direct")
+
+
+def conv_kernel(
+    group: Group, shape: ConvShape, dense: Dense, config: DenseConfig, target: Target, fused: Fused, method: str
+) -> Kernel:
+    """Render a convolution whose weights are walked in (kd, kh, kw, ic) order."""
+    node = group.nodes[0]
+    writer = DenseWriter(dense, config, target, fused, bias=node.optional(2) is not None)
+    args = conv_args(group, shape, writer, group_weights(node, shape))
+    return dense_kernel(f"conv2d_f32_{method}_{writer.tile_text}", conv_title(shape), [], writer, args)

@@ -1,0 +1,120 @@
+"""What an anchor's epilogue needs inside a kernel: its C function, and how each of its inputs is addressed.
+
+te prints the arithmetic (``aotgen.te.epilogue``); this module turns its inputs into kernel arguments. Axes of the
+output are named by the template: strides of an input are asked for per output axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from aotgen.ir.graph import Group, Value
+from aotgen.schedule.base import Arg, Need, PackedConst, Views, dense_strides
+from aotgen.schedule.packing import pad_channels
+from aotgen.target.target import Target
+
+if TYPE_CHECKING:
+    from aotgen.te.epilogue import RowEpilogue
+
+
+@dataclass(frozen=True, eq=False)
+class FusedInput:
+    """One input of the epilogue.
+
+    Attributes:
+        name: C parameter.
+        kind: "pixel" (output's shape), "channel" (last axis only), "scalar".
+        value: the tensor; None for a constant.
+        const: the packed constant of kind channel.
+        strides: elements per output axis, for kind pixel.
+    """
+
+    name: str
+    kind: str
+    value: Value | None
+    const: PackedConst | None
+    strides: tuple[int, ...]
+
+    @property
+    def arg(self) -> Arg:
+        if self.const is not None:
+            return Arg(self.name, "const float *", const=self.const)
+        return Arg(self.name, "const float *", value=self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """The epilogue of a kernel; ``function`` is empty when there is none."""
+
+    function: str = ""
+    inputs: tuple[FusedInput, ...] = ()
+    math: frozenset[str] = frozenset()
+    rows: RowEpilogue | None = None
+    aliased: bool = False
+
+    @property
+    def row_args(self) -> tuple[Arg, ...]:
+        """Further arguments of the row epilogue, under names that no other argument has."""
+        return () if self.rows is None else tuple(replace(a, name=f"row_{a.name}") for a in self.rows.args)
+
+    def load(self, at: dict[str, str], channel: str, n: int, lanes: int) -> str:
+        """C arguments for ``@KERNEL@_epilogue`` behind the accumulator: ", vload(...)" per input.
+
+        Args:
+            at: per pixel input, the C pointer of this pixel.
+            channel: C offset of the vector's first channel.
+            n: unused lanes' guard: vector index, for readers of the text only.
+            lanes: valid lanes, 0 for all.
+        """
+        parts = []
+        for i in self.inputs:
+            if i.kind == "scalar":
+                parts.append(f"vset1(*{i.name})")
+                continue
+            base = at[i.name] if i.kind == "pixel" else i.name
+            pointer = f"{base} + {channel}" if channel != "0" else base
+            tail = lanes and i.const is None
+            parts.append(f"vload_n({pointer}, {lanes})" if tail else f"vload({pointer})")
+        return "".join(f", {p}" for p in parts)
+
+
+def make_fused(group: Group, target: Target, views: Views, groups: int = 1, rows: bool = False) -> Fused:
+    """The epilogue of a group whose last output axis holds ``groups`` groups of channels.
+
+    Args:
+        rows: whether the template runs a row epilogue (softmax, layer_norm) on finished rows.
+    """
+    if not group.epilogue:
+        return Fused()
+    from aotgen.te.epilogue import epilogue, row_epilogue
+
+    made = epilogue(group, target)
+    row = row_epilogue(group, target, views[group.output]) if rows else None
+    channels = group.output.shape[-1] // groups
+    inputs: list[FusedInput] = []
+    for e in made.inputs:
+        if e.kind == "channel" and e.value.const is not None:
+            packed = pad_channels(e.value.const, groups, channels, target.vl)
+            inputs.append(FusedInput(e.name, "channel", None, PackedConst(e.name, packed, e.value), ()))
+        elif e.value.const is not None:
+            flat = PackedConst(e.name, e.value.const.reshape(-1), e.value)
+            strides = dense_strides(group.output.shape) if e.kind == "pixel" else ()
+            inputs.append(FusedInput(e.name, e.kind, None, flat, strides))
+        else:
+            strides = views[e.value].strides if e.kind == "pixel" else ()
+            inputs.append(FusedInput(e.name, e.kind, e.value, None, strides))
+    return Fused(
+        "" if made.is_identity else made.function.strip("\n"),
+        tuple(inputs),
+        made.math | (row.math if row is not None else frozenset()),
+        row,
+        any(i.kind == "pixel" for i in inputs),
+    )
+
+
+def fused_needs(group: Group) -> dict[str, Need]:
+    """What the epilogue asks of its activations: channels next to each other."""
+    anchor = group.anchor
+    own = {v.name for v in anchor.args} if anchor is not None else set()
+    return {v.name: Need(unit_inner=True) for v in group.activations if v.name not in own}

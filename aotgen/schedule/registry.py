@@ -1,0 +1,46 @@
+"""The templates, in order of preference."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from aotgen.ir.graph import Group
+from aotgen.schedule.base import Template
+from aotgen.target.target import Target
+
+
+@cache
+def anchor_templates() -> tuple[Template, ...]:
+    """Every anchor template; one that is made for a special case stands before the general one."""
+    from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
+    from aotgen.schedule.conv2d_direct import Conv2dDirect
+    from aotgen.schedule.conv2d_first import Conv2dFirst
+    from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
+    from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
+    from aotgen.schedule.pool2d import Pool2d
+
+    return (
+        Conv2dPointwise(),
+        Conv2dFirst(),
+        Conv2dDepthwise(),
+        Conv2dDirect(),
+        MatmulGemm(),
+        MatmulBatch(),
+        Pool2d(),
+    )
+
+
+GENERAL = frozenset({"conv2d_direct"})
+"""Templates that a special one makes superfluous: their models are not exact enough to be chosen against it."""
+
+
+def candidates(group: Group, target: Target) -> list[Template]:
+    """Templates that can implement ``group``, the preferred one first; the te nest only when no other can."""
+    found = [t for t in anchor_templates() if t.applies(group, target) is None]
+    special = [t for t in found if t.name not in GENERAL]
+    if special or found:
+        return special or found
+    from aotgen.schedule.nest import NestTemplate
+
+    nest = NestTemplate()
+    return [nest] if nest.applies(group, target) is None else []

@@ -1,0 +1,461 @@
+"""Writing expressions into nested blocks: what gets a name, and in which loop the name is computed.
+
+An ``Emitter`` holds the blocks that are open, outermost first. Asked for the text of an expression, it first writes
+whatever the expression needs: a value used twice, a value that an outer loop can compute already, a text too long for a
+line. Inside a vector loop it writes the vector words of simd.h; what does not vary along the lanes stays scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from aotgen.errors import InternalError
+from aotgen.ir.types import DType
+from aotgen.te.c_printer import MATH, REPEATS, VECTOR, VECTOR_COMPARE, CPrinter, atom_text, index_text
+from aotgen.te.expr import (
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    FromIndex,
+    InRange,
+    Load,
+    Param,
+    Reduce,
+    Row,
+    RowLoad,
+    Select,
+)
+from aotgen.te.index import Axis, Choose, Elem, Index, as_index
+from aotgen.te.simplify import Rewriter, walk
+
+LONG = 64
+"""Characters after which an expression is given a name, so that lines stay within 100 columns."""
+
+Block = list["str | Block"]
+
+
+@dataclass
+class Scope:
+    """An open block: the axes whose loops it stands in and the names that it has given."""
+
+    bound: frozenset[Axis]
+    block: Block
+    guard: bool = False
+    names: dict[object, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The vector loop being written.
+
+    Attributes:
+        axis: runs along the lanes.
+        unroll: vectors an iteration.
+        tail: text of the number of lanes that exist, None when all do.
+    """
+
+    axis: Axis
+    unroll: int = 1
+    tail: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a row lives: a pointer, and the flat offset over the row's own axes."""
+
+    pointer: str
+    offset: Index
+
+
+class Emitter:
+    """Turns expressions into C text and declarations."""
+
+    def __init__(self, printer: CPrinter, pointers: dict[Buffer, str]) -> None:
+        self.printer = printer
+        self.pointers = pointers
+        self.scopes: list[Scope] = [Scope(frozenset(), [])]
+        self.lanes: Lanes | None = None
+        self.unit = 0
+        self.places: dict[Row, Place] = {}
+        self.uses: dict[Expr, int] = {}
+        self._guarded = 0
+        self._counter: dict[str, int] = {}
+        self._loads: dict[Expr, bool] = {}
+        self._axis_order: dict[Axis, int] = {}
+
+    # ---- blocks
+
+    def line(self, text: str) -> None:
+        """A line in the innermost block."""
+        self.scopes[-1].block.append(text)
+
+    def open(self, header: str, axes: Iterable[Axis] = (), guard: bool = False) -> None:
+        """Start a block; its ``header`` line is written now, so that later names of outer blocks precede it not."""
+        for axis in axes:
+            self._axis_order.setdefault(axis, len(self._axis_order))
+        bound = self.scopes[-1].bound | frozenset(axes)
+        self.scopes.append(Scope(bound, [header], guard))
+
+    def close(self) -> None:
+        """End the innermost block."""
+        scope = self.scopes.pop()
+        header, body = scope.block[0], scope.block[1:]
+        assert isinstance(header, str)
+        self.scopes[-1].block += [f"{header} {{" if header else "{", body, "}"]
+
+    def fresh(self, base: str) -> str:
+        k = self._counter.get(base, 0)
+        self._counter[base] = k + 1
+        return base if k == 0 and "_" in base else f"{base}{k}"
+
+    def count_uses(self, *exprs: Expr) -> None:
+        """Count how often each node is an argument in what is written next, to decide what gets a name."""
+        self.uses = {}
+        for expr in exprs:
+            for node in walk(expr):
+                for child in node.children:
+                    self.uses[child] = self.uses.get(child, 0) + 1
+
+    def has_load(self, expr: Expr) -> bool:
+        found = self._loads.get(expr)
+        if found is None:
+            found = any(isinstance(n, Load | RowLoad) for n in walk(expr))
+            self._loads[expr] = found
+        return found
+
+    def home(self, free: frozenset[Axis], loads: bool) -> int:
+        """The outermost open block that can compute something with these axes; loads stay inside a guard."""
+        first = 0
+        if loads:
+            first = max((k for k, s in enumerate(self.scopes) if s.guard), default=0)
+        for k in range(first, len(self.scopes)):
+            if free <= self.scopes[k].bound:
+                return k
+        missing = ", ".join(sorted(a.name for a in free - self.scopes[-1].bound))
+        raise InternalError(f"te: axis {missing} is used outside its loop")
+
+    def known(self, key: object) -> str | None:
+        for scope in reversed(self.scopes):
+            if key in scope.names:
+                return scope.names[key]
+        return None
+
+    def declare(self, scope: int, key: object, ctype: str, base: str, text: str) -> str:
+        """``const ctype name = text`` in an open block."""
+        name = self.fresh(base)
+        self.scopes[scope].block.append(f"const {ctype} {name} = {bare(text)};")
+        self.scopes[scope].names[key] = name
+        return name
+
+    # ---- indices
+
+    def index(self, index: Index) -> str:
+        """C text of an index in the lanes' current vector."""
+        if self.lanes is not None and self.unit:
+            stride = index.coefficient(self.lanes.axis) or 0
+            index = index + stride * self.unit * self.vl
+        return index_text(index, self._atom, self._order)
+
+    vl = 1
+
+    def _order(self, atom: object) -> int:
+        return self._axis_order.get(atom, 99) if isinstance(atom, Axis) else 50
+
+    def _atom(self, atom: object) -> str:
+        if isinstance(atom, Axis):
+            return atom.name
+        found = self.known(atom)
+        if found is not None:
+            return found
+        loads = isinstance(atom, Elem | Choose)
+        text = self.atom_expression(atom)
+        if loads and self._guarded:
+            return f"({text})"
+        free: frozenset[Axis] = atom.free  # type: ignore[attr-defined]
+        return self.declare(self.home(free, loads), atom, self.printer.int_type, "i", text)
+
+    def atom_expression(self, atom: object) -> str:
+        """C text that computes an atom."""
+        if isinstance(atom, Elem):
+            return self.printer.wide_index(self.scalar(atom.expr))
+        if isinstance(atom, Choose):
+            cond = self.scalar(atom.cond)
+            return self.printer.select(cond, self.index_part(atom.a), self.index_part(atom.b))
+        return atom_text(atom, self.index)
+
+    def index_part(self, index: Index) -> str:
+        text = self.index(index)
+        return text if text.isalnum() else f"({text})"
+
+    # ---- scalars
+
+    def scalar(self, expr: Expr) -> str:
+        """C text of a value that is the same in all lanes."""
+        if isinstance(expr, Const):
+            return self.printer.literal(expr)
+        if isinstance(expr, Param):
+            return expr.name
+        found = self.known(expr)
+        if found is not None:
+            return found
+        if isinstance(expr, Reduce):
+            return self.inline_reduce(expr)
+        text = self._scalar_text(expr)
+        loads = self.has_load(expr)
+        if loads and self._guarded:
+            return text
+        home = self.home(expr.free, loads)
+        trivial = isinstance(expr, FromIndex | InRange)
+        outer = home < len(self.scopes) - 1 and not trivial
+        shared = self.uses.get(expr, 0) > 1 and not trivial
+        if outer or shared or len(text) > LONG:
+            ctype = self.printer.ctype(expr.dtype)
+            return self.declare(home, expr, ctype, "t", narrow(self.printer, expr, text))
+        return text
+
+    def named(self, expr: Expr) -> str:
+        """The value as something that can be written twice."""
+        text = self.scalar(expr)
+        if text.replace("_", "").isalnum() or isinstance(expr, Const) or self._guarded:
+            return text
+        home = self.home(expr.free, self.has_load(expr))
+        return self.declare(
+            home, expr, self.printer.ctype(expr.dtype), "t", narrow(self.printer, expr, text)
+        )
+
+    def _scalar_text(self, expr: Expr) -> str:
+        p = self.printer
+        if isinstance(expr, Load):
+            return p.load(self.pointers[expr.buffer], self.index(expr.indices[0]))
+        if isinstance(expr, RowLoad):
+            place = self.places[expr.row]
+            return p.load(place.pointer, self.index(self._row_offset(expr)))
+        if isinstance(expr, Call):
+            give = self.named if expr.fn in REPEATS else self.scalar
+            return p.call(expr.fn, expr.type, expr.args[0].dtype, [give(a) for a in expr.args])
+        if isinstance(expr, Cast):
+            return p.cast(expr.type, expr.a.dtype, self.scalar(expr.a))
+        if isinstance(expr, FromIndex):
+            ctype = p.ctype(expr.type)
+            text = self.index(expr.index)
+            return f"({ctype})({text})" if ctype != p.int_type else f"({text})"
+        if isinstance(expr, InRange):
+            return self.in_range(expr.index)
+        if isinstance(expr, Select):
+            cond = self.scalar(expr.cond)
+            guarded = int(is_guard(expr.cond))
+            self._guarded += guarded
+            a, b = self.scalar(expr.a), self.scalar(expr.b)
+            self._guarded -= guarded
+            return p.select(cond, a, b)
+        raise InternalError(f"te: cannot print {type(expr).__name__}")
+
+    def in_range(self, index: Index) -> str:
+        """index >= 0, written as a comparison of an axis with a bound where it is one."""
+        if len(index.terms) == 1 and abs(index.terms[0][1]) == 1:
+            atom, c = index.terms[0]
+            sign, bound = (">=", -index.const) if c > 0 else ("<=", index.const)
+            return f"({self.index(Index(((atom, 1),), 0))} {sign} {bound})"
+        return f"({self.index(index)} >= 0)"
+
+    def _row_offset(self, expr: RowLoad) -> Index:
+        place = self.places[expr.row]
+        table = dict(zip(expr.row.axes, expr.indices, strict=True))
+        return Rewriter(table).index(place.offset)
+
+    def inline_reduce(self, expr: Reduce) -> str:
+        raise InternalError("te: a reduction stands where no loop can be written")
+
+    # ---- vectors
+
+    def vector(self, expr: Expr) -> str:
+        """C text of a float value as a vector."""
+        lanes = self.lanes
+        assert lanes is not None
+        if lanes.axis not in expr.free:
+            return self._splat(expr)
+        if isinstance(expr, Param):
+            return expr.name if lanes.unroll == 1 else f"{expr.name}{self.unit}"
+        key = (expr, self.unit)
+        found = self.known(key)
+        if found is not None:
+            return found
+        if isinstance(expr, Reduce):
+            return self.inline_reduce(expr)
+        text = self._vector_text(expr)
+        home = self.home(expr.free, self.has_load(expr))
+        outer = home < len(self.scopes) - 1
+        if outer or self.uses.get(expr, 0) > 1 or len(text) > LONG:
+            return self.declare(home, key, "vf", "v", text)
+        return text
+
+    def _splat(self, expr: Expr) -> str:
+        if isinstance(expr, Const):
+            return self.printer.vector_literal(expr)
+        key = ("splat", expr)
+        found = self.known(key)
+        if found is not None:
+            return found
+        text = f"vset1({bare(self.scalar(expr))})"
+        home = self.home(expr.free, self.has_load(expr))
+        assert self.lanes is not None
+        if home < len(self.scopes) - 1 or self.lanes.unroll > 1:
+            return self.declare(home, key, "vf", "v", text)
+        return text
+
+    def _vector_text(self, expr: Expr) -> str:
+        p = self.printer
+        if isinstance(expr, Load):
+            return self._vector_load(self.pointers[expr.buffer], expr.indices[0])
+        if isinstance(expr, RowLoad):
+            return self._vector_load(self.places[expr.row].pointer, self._row_offset(expr))
+        if isinstance(expr, Call):
+            return p.vector_call(expr.fn, [self.vector(a) for a in expr.args])
+        if isinstance(expr, Cast):
+            return f"vsel({self.mask(expr.a)}, vset1(1.0f), vzero())"
+        assert isinstance(expr, Select) and self.lanes is not None
+        if self.lanes.axis in expr.cond.free:
+            return f"vsel({self.mask(expr.cond)}, {self.vector(expr.a)}, {self.vector(expr.b)})"
+        return self._branch(expr)
+
+    def _branch(self, expr: Select) -> str:
+        """A choice that is the same in all lanes: an if statement."""
+        cond, name = self.scalar(expr.cond), self.fresh("v")
+        self.line(f"vf {name};")
+        for header, side in ((f"if ({bare(cond)})", expr.a), ("else", expr.b)):
+            self.open(header, guard=True)
+            text = self.vector(side)
+            self.line(f"{name} = {text};")
+            self.close()
+        self.scopes[-1].names[(expr, self.unit)] = name
+        return name
+
+    def _vector_load(self, pointer: str, offset: Index) -> str:
+        assert self.lanes is not None
+        stride = offset.coefficient(self.lanes.axis)
+        where = f"&{pointer}[{self.index(offset)}]"
+        if stride != 1:
+            return f"vload_stride({where}, {stride})"
+        return f"vload({where})" if self.lanes.tail is None else f"vload_n({where}, {self.lanes.tail})"
+
+    def mask(self, expr: Expr) -> str:
+        """A truth value that varies along the lanes."""
+        assert isinstance(expr, Call)
+        give = self.vector if expr.fn in VECTOR_COMPARE or expr.fn == "isnan" else self.mask
+        return self.printer.mask_call(expr.fn, [give(a) for a in expr.args])
+
+
+def bare(text: str) -> str:
+    """``text`` without a pair of parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0 and at < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def narrow(printer: CPrinter, expr: Expr, text: str) -> str:
+    """C computes small integers as int: cast them back explicitly."""
+    small = expr.dtype.size < 4 and not isinstance(expr, Load | RowLoad | Cast | FromIndex)
+    return f"({printer.ctype(expr.dtype)})({bare(text)})" if small else text
+
+
+def is_guard(cond: Expr) -> bool:
+    """Whether a condition protects memory accesses: it tests an index."""
+    return any(isinstance(n, InRange) for n in walk(cond))
+
+
+def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
+    """Whether a float value can be computed for VL neighbours along ``axis``, with loads of these strides."""
+    known: dict[Expr, bool] = {}
+
+    def flat(offset: Index) -> bool:
+        return offset.coefficient(axis) in strides
+
+    def mask(node: Expr) -> bool:
+        if axis not in node.free or not isinstance(node, Call):
+            return False
+        if node.fn in VECTOR_COMPARE or node.fn == "isnan":
+            return node.args[0].dtype is DType.F32 and all(value(a) for a in node.args)
+        return node.fn in ("and", "or", "not") and all(mask(a) for a in node.args)
+
+    def value(node: Expr) -> bool:
+        if node not in known:
+            known[node] = decide(node)
+        return known[node]
+
+    def decide(node: Expr) -> bool:
+        if axis not in node.free:
+            return node.dtype is DType.F32
+        if isinstance(node, Load):
+            return node.dtype is DType.F32 and flat(node.indices[0])
+        if isinstance(node, RowLoad):
+            last = node.indices[-1]
+            unit = last.coefficient(axis) == 1 and all(axis not in i.free for i in node.indices[:-1])
+            return node.dtype is DType.F32 and (unit or axis in node.row.free)
+        if isinstance(node, Param):
+            return node.dtype is DType.F32
+        if isinstance(node, Call):
+            return node.fn in VECTOR and node.dtype is DType.F32 and all(value(a) for a in node.args)
+        if isinstance(node, Cast):
+            return node.dtype is DType.F32 and node.a.dtype is DType.BOOL and mask(node.a)
+        if isinstance(node, Select):
+            sides = value(node.a) and value(node.b)
+            return sides and (axis not in node.cond.free or (mask(node.cond) and not is_guard(node.cond)))
+        return False
+
+    return value(expr)
+
+
+def heavy(expr: Expr) -> bool:
+    """Whether an expression calls a math function, so that vectors pay even with strided loads."""
+    return any(isinstance(n, Call) and n.fn in MATH | {"div", "sqrt"} for n in walk(expr))
+
+
+def render_block(block: Block, depth: int = 0) -> str:
+    """The text of nested blocks, four spaces a level, lines wrapped at 100 columns."""
+    out: list[str] = []
+    for item in block:
+        if isinstance(item, str):
+            out += wrap(" " * (4 * depth) + item)
+        else:
+            out.append(render_block(item, depth + 1))
+    return "\n".join(line for line in out if line)
+
+
+def wrap(line: str, width: int = 100) -> list[str]:
+    """Break a long line behind a comma or in front of an operator; continuation lines are indented by eight."""
+    indent = " " * (len(line) - len(line.lstrip()) + 8)
+    out: list[str] = []
+    while len(line) > width:
+        cut = max(line.rfind(", ", len(indent), width) + 1, line.rfind(" ? ", len(indent), width))
+        for operator in (" + ", " - ", " * ", " : ", " && ", " = "):
+            if cut <= len(indent):
+                cut = line.rfind(operator, len(indent), width)
+        if cut <= len(indent):
+            break
+        out.append(line[:cut].rstrip())
+        line = indent + line[cut:].lstrip()
+    return [*out, line]
+
+
+__all__ = [
+    "Block",
+    "Emitter",
+    "Lanes",
+    "Place",
+    "as_index",
+    "bare",
+    "heavy",
+    "is_guard",
+    "narrow",
+    "render_block",
+    "vectorisable",
+    "wrap",
+]

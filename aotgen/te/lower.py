@@ -1,0 +1,563 @@
+"""From a Nest to the loops of a kernel.
+
+The axis that runs along the vector lanes is chosen once for the nest:
+
+- an outer axis that is contiguous everywhere (global average pool, a norm over other axes): all stages work on vectors,
+  several at a time, and reductions keep a vector accumulator each;
+- otherwise each stage has its own: a reduction over a contiguous axis keeps up to four vector accumulators and joins
+  their lanes at the end, a row or output stage runs along its last axis;
+- where values are not floats, or memory is strided, a stage stays scalar.
+
+Ranges in which a condition on an index has one value become loops of their own (border splits, at most two axes), so
+that inner loops hold no test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aotgen.ir.types import DType
+from aotgen.te.c_printer import CPrinter
+from aotgen.te.compute import identity
+from aotgen.te.emit import (
+    Block,
+    Emitter,
+    Lanes,
+    Place,
+    bare,
+    heavy,
+    narrow,
+    vectorisable,
+)
+from aotgen.te.expr import Buffer, Call, Expr, InRange, Load, Reduce, RowLoad, call
+from aotgen.te.index import Axis, Extremum, Index, as_index, atoms_of, of_atom
+from aotgen.te.simplify import Rewriter, substitute, walk
+from aotgen.te.stage import Nest, Stage, all_indices, merge_axes
+
+UNROLL = 4
+"""Vectors of accumulators: enough to cover the latency of an addition on every core we know."""
+
+MAX_SEGMENTS = 5
+UNIT = frozenset((0, 1))
+JOIN = {"sum": "add", "or": "or", "and": "and", "prod": "mul"}
+HORIZONTAL = {"sum": "vsum", "max": "vmaxr", "min": "vminr", "max_nan": "vmaxr", "min_nan": "vminr"}
+
+Bound = int | str
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to lower: vector length (1: scalar C), whether borders are split off, and whether the whole first axis is
+    computed instead of [r0, r1)."""
+
+    vl: int
+    split: bool = True
+    whole: bool = False
+
+
+class Lowering(Emitter):
+    """Writes the loops of one nest into a block."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        options: Options,
+        printer: CPrinter,
+        pointers: dict[Buffer, str],
+        output: str = "y",
+        scratch: Sequence[str] = (),
+    ) -> None:
+        super().__init__(printer, pointers)
+        self.nest = nest
+        self.options = options
+        self.vl = options.vl
+        self.output = output
+        self.output_place = Place(output, nest.store)
+        self.outer_lane = self._choose_outer_lane()
+        names = iter(scratch)
+        for stage in nest.stages:
+            if stage.row is None:
+                continue
+            if stage.row is nest.row_in_output:
+                own = nest.stages[-1].axes
+                table = {a: of_atom(b) for a, b in zip(own, stage.row.axes, strict=True)}
+                self.places[stage.row] = Place(output, Rewriter(table).index(nest.store))
+            else:
+                self.places[stage.row] = Place(next(names), nest.row_store[stage.row])
+
+    # ---- the lane axis
+
+    def _choose_outer_lane(self) -> Axis | None:
+        if self.vl == 1 or len(self.nest.stages) == 1:
+            return None
+        rows_kept = all(
+            s.row is None or s.row is self.nest.row_in_output for s in self.nest.stages
+        )
+        for axis in reversed(self.nest.outer):
+            if self.nest.store.coefficient(axis) != 1 or not rows_kept:
+                continue
+            exprs = [s.expr.body if isinstance(s.expr, Reduce) else s.expr for s in self.nest.stages]
+            bounds = [
+                i
+                for s in self.nest.stages
+                if isinstance(s.expr, Reduce)
+                for pair in s.expr.bounds
+                for i in pair
+            ]
+            if any(axis in b.free for b in bounds) or self.nest.dtype is not DType.F32:
+                continue
+            if all(vectorisable(e, axis, UNIT) for e in exprs):
+                return axis
+        return None
+
+    def _lane_of(self, axes: Sequence[Axis], expr: Expr, store: Index | None) -> Axis | None:
+        """The axis of a row or output stage that can run along the lanes."""
+        if self.vl == 1 or not axes or expr.dtype is not DType.F32:
+            return None
+        axis = axes[-1]
+        strides = UNIT
+        if heavy(expr) and axis.extent >= self.vl:
+            strides = _strides(expr, axis) | UNIT
+        if store is not None and store.coefficient(axis) not in ((1,) if strides == UNIT else strides - {0}):
+            return None
+        return axis if vectorisable(expr, axis, strides) else None
+
+    # ---- the nest
+
+    def emit(self) -> Block:
+        """All loops, with the outermost one over [r0, r1)."""
+        outer = list(self.nest.outer)
+        lane = self.outer_lane
+        if lane is not None:
+            rows = outer[0]
+            outer.remove(lane)
+            outer.append(lane)
+            self._outer_loops(outer, rows)
+        elif outer:
+            self._outer_loops(outer, outer[0])
+        elif len(self.nest.stages) == 1 and self.nest.stages[0].axes:
+            self._output(self.nest.stages[0], self.nest.stages[0].axes[0])
+        else:
+            self._stages()
+        return self.scopes[0].block
+
+    def _outer_loops(self, axes: list[Axis], rows: Axis) -> None:
+        if not axes:
+            self._stages()
+            return
+        axis = axes[0]
+        lo, hi = self.range_of(axis, axis is rows)
+        if axis is self.outer_lane:
+            unroll = min(UNROLL, max(1, axis.extent // self.vl))
+            self.lane_loop(axis, lo, hi, unroll, False, self._stages)
+            return
+        self.open(f"for (int32_t {axis.name} = {lo}; {axis.name} < {hi}; {axis.name}++)", (axis,))
+        self._outer_loops(axes[1:], rows)
+        self.close()
+
+    def range_of(self, axis: Axis, is_rows: bool) -> tuple[Bound, Bound]:
+        """First and end value of a loop over ``axis``; the row axis runs over the part of it in [r0, r1)."""
+        if not is_rows or self.options.whole:
+            return axis.lo, axis.hi
+        return "r0", "r1"
+
+    def _stages(self) -> None:
+        stages = list(self.nest.stages)
+        while stages:
+            stage = stages.pop(0)
+            if stage.kind == "scalar":
+                assert isinstance(stage.expr, Reduce)
+                self.reduction(stage.expr, stage.name)
+            elif stage.kind == "row":
+                follower = stages[0] if stages else None
+                joined = _sum_of_row(stage, follower)
+                if joined is not None and follower is not None:
+                    stages.pop(0)
+                    self.reduction(joined, follower.name, stage)
+                else:
+                    self._fill(stage.axes, stage.expr, self.places[_row(stage)], None)
+            else:
+                self._output(stage, None)
+
+    def _output(self, stage: Stage, rows: Axis | None) -> None:
+        self._fill(stage.axes, stage.expr, self.output_place, rows)
+
+    # ---- rows and output
+
+    def _fill(self, axes: tuple[Axis, ...], expr: Expr, place: Place, rows: Axis | None) -> None:
+        splits = frozenset(split_points(expr, axes)) if self.options.split else frozenset()
+        self._fill_loops(axes, expr, place, rows, splits)
+
+    def _fill_loops(
+        self,
+        axes: tuple[Axis, ...],
+        expr: Expr,
+        place: Place,
+        rows: Axis | None,
+        splits: frozenset[Axis],
+    ) -> None:
+        """Loops over ``axes``; those in ``splits`` fall into segments where the expression still has conditions."""
+        if axes and axes[0] is not rows and self.nest.row_in_output is None:
+            axes, expr, (offset,) = merge_axes(axes, expr, (place.offset,))
+            place = Place(place.pointer, offset)
+        if not axes:
+            self.count_uses(expr)
+            self.store(place, expr)
+            return
+        axis = axes[0]
+        lane = self._lane_of(axes, expr, place.offset) if self.lanes is None else None
+        cuts = split_points(expr, axes).get(axis, []) if axis in splits else []
+        points = [axis.lo, *cuts, axis.hi]
+        for lo, hi in zip(points[:-1], points[1:], strict=True):
+            part = axis if (lo, hi) == (axis.lo, axis.hi) else Axis(axis.name, hi - lo, lo)
+            fixed = part.extent == 1 and axis is not rows
+            table = {} if part is axis else {axis: of_atom(part) if fixed else Index(((part, 1),), 0)}
+            narrowed = _narrow(expr, axis, part)
+            here = Place(place.pointer, Rewriter(table).index(place.offset) if table else place.offset)
+            if fixed:
+                self._fill_loops(axes[1:], narrowed, here, rows, splits)
+                continue
+            first, end = self._segment(part, axis if axis is rows else None, lo, hi)
+            if axis is lane:
+                self.count_uses(narrowed)
+                strided = _strides(narrowed, part) | {here.offset.coefficient(part)}
+                self.lane_loop(
+                    part,
+                    first,
+                    end,
+                    1,
+                    not strided <= UNIT,
+                    lambda e=narrowed, p=here: self.store(p, e),  # type: ignore[misc]
+                )
+                continue
+            name = part.name
+            self.open(f"for ({self.printer.int_type} {name} = {first}; {name} < {end}; {name}++)", (part,))
+            self._fill_loops(axes[1:], narrowed, here, rows, splits)
+            self.close()
+
+    def _segment(self, part: Axis, rows: Axis | None, lo: int, hi: int) -> tuple[Bound, Bound]:
+        if rows is None or self.options.whole:
+            return lo, hi
+        first, end = "r0", "r1"
+        if lo > rows.lo:
+            first = self.fresh("from")
+            self.line(f"const int32_t {first} = r0 > {lo} ? r0 : {lo};")
+        if hi < rows.hi:
+            end = self.fresh("to")
+            self.line(f"const int32_t {end} = r1 < {hi} ? r1 : {hi};")
+        return first, end
+
+    def store(self, place: Place, expr: Expr) -> None:
+        """Write one element, or one vector per unrolled unit, and leave the value's text to later readers."""
+        if self.lanes is None or self.lanes.axis not in place.offset.free:
+            text = bare(narrow(self.printer, expr, self.scalar(expr)))
+            self.line(f"{place.pointer}[{self.index(place.offset)}] = {text};")
+            return
+        for self.unit in range(self.lanes.unroll):
+            self.store_vector(place, self.vector(expr))
+        self.unit = 0
+
+    def store_vector(self, place: Place, text: str) -> None:
+        assert self.lanes is not None
+        stride = place.offset.coefficient(self.lanes.axis)
+        where = f"&{place.pointer}[{self.index(place.offset)}]"
+        if stride != 1:
+            self.line(f"vstore_stride({where}, {text}, {stride});")
+        elif self.lanes.tail is None:
+            self.line(f"vstore({where}, {text});")
+        else:
+            self.line(f"vstore_n({where}, {text}, {self.lanes.tail});")
+
+    # ---- vector loops
+
+    def lane_loop(
+        self,
+        axis: Axis,
+        lo: Bound,
+        hi: Bound,
+        unroll: int,
+        scalar_tail: bool,
+        body: Callable[[], None],
+    ) -> None:
+        """Loops over ``axis`` in steps of ``unroll`` vectors, of one vector, and what is left."""
+        name = axis.name
+        runtime = isinstance(lo, str) or isinstance(hi, str)
+        if runtime:
+            self.line(f"int32_t {name} = {lo};")
+        at = lo
+        for width in sorted({unroll, 1}, reverse=True):
+            step = "VL" if width == 1 else f"{width} * VL"
+            lanes = width * self.vl
+            if runtime:
+                header = f"for (; {name} + {step} <= {hi}; {name} += {step})"
+            else:
+                assert isinstance(at, int) and isinstance(hi, int)
+                end = at + (hi - at) // lanes * lanes
+                if end == at:
+                    continue
+                header = f"for (int32_t {name} = {at}; {name} < {end}; {name} += {step})"
+                once = at if end - at == lanes else None
+                at = end
+                if once is not None:
+                    self._in_lanes("", axis, Lanes(axis, width), body, once)
+                    continue
+            self._in_lanes(header, axis, Lanes(axis, width), body)
+        if not runtime and at == hi:
+            return
+        if scalar_tail:
+            start = "" if runtime else f"int32_t {name} = {at}"
+            self.open(f"for ({start}; {name} < {hi}; {name}++)", (axis,))
+            body()
+            self.close()
+            return
+        if runtime:
+            self._in_lanes(f"if ({name} < {hi})", axis, Lanes(axis, 1, f"{hi} - {name}"), body)
+        else:
+            assert isinstance(at, int) and isinstance(hi, int)
+            self._in_lanes("", axis, Lanes(axis, 1, str(hi - at)), body, at)
+
+    def _in_lanes(
+        self, header: str, axis: Axis, lanes: Lanes, body: Callable[[], None], once: int | None = None
+    ) -> None:
+        """A block of the vector loop; ``once`` is the axis's value where the block runs only once."""
+        self.open(header, (axis,))
+        if once is not None:
+            self.line(f"const int32_t {axis.name} = {once};")
+        self.lanes = lanes
+        body()
+        self.lanes = None
+        self.close()
+
+    # ---- reductions
+
+    def reduction(self, reduce: Reduce, name: str, row: Stage | None = None) -> None:
+        """Declare ``name`` (one per unrolled vector in a lane loop) and compute it; fill ``row`` on the way."""
+        free = reduce.free
+        home = self.home(free, True)
+        saved, lanes = self.scopes, self.lanes
+        self.scopes = saved[: home + 1]
+        if lanes is not None and lanes.axis not in free:
+            self.lanes = None
+        uses = self.uses
+        self.count_uses(reduce.body)
+        if self.lanes is not None:
+            self._vector_accumulators(reduce, name, row)
+        else:
+            lane = self._reduction_lane(reduce, row)
+            if lane is None:
+                self._scalar_reduction(reduce, name, row)
+            else:
+                self._lane_reduction(reduce, name, lane, row)
+        self.scopes, self.lanes, self.uses = saved, lanes, uses
+
+    def inline_reduce(self, expr: Reduce) -> str:
+        name = self.fresh("acc")
+        unit, self.unit = self.unit, 0
+        self.reduction(expr, name)
+        self.unit = unit
+        home = self.home(expr.free, True)
+        lanes = self.lanes
+        if lanes is not None and lanes.axis in expr.free:
+            for k in range(lanes.unroll):
+                self.scopes[home].names[(expr, k)] = name if lanes.unroll == 1 else f"{name}{k}"
+            return self.scopes[home].names[(expr, unit)]
+        self.scopes[home].names[expr] = name
+        return name
+
+    def _reduction_lane(self, reduce: Reduce, row: Stage | None) -> Axis | None:
+        if self.vl == 1 or reduce.combiner not in HORIZONTAL or reduce.dtype is not DType.F32:
+            return None
+        for axis, (lo, hi) in zip(reversed(reduce.axes), reversed(reduce.bounds), strict=True):
+            constant = lo.is_const and hi.is_const
+            if not constant or axis.extent < min(8, self.vl):
+                continue
+            if row is not None and self.places[_row(row)].offset.coefficient(axis) != 1:
+                continue
+            if vectorisable(reduce.body, axis, UNIT):
+                return axis
+        return None
+
+    def _loop_header(self, axis: Axis, lo: Index, hi: Index) -> str:
+        first, end = self._bound(axis, lo, "lo"), self._bound(axis, hi, "hi")
+        return f"for ({self.printer.int_type} {axis.name} = {first}; {axis.name} < {end}; {axis.name}++)"
+
+    def _bound(self, axis: Axis, index: Index, suffix: str) -> str:
+        if index.is_const or (len(index.terms) == 1 and isinstance(index.terms[0][0], Axis)):
+            return self.index(index)
+        key = (index, suffix)
+        found = self.known(key)
+        if found is None:
+            home = self.home(index.free, True)
+            if len(index.terms) == 1 and index.terms[0][1] == 1 and not index.const:
+                text = self.atom_expression(index.terms[0][0])
+            else:
+                text = self.index(index)
+            found = self.declare(home, key, self.printer.int_type, f"{axis.name}_{suffix}", text)
+        return found
+
+    def _open_loops(self, reduce: Reduce, skip: Axis | None = None) -> int:
+        depth = 0
+        for axis, (lo, hi) in zip(reduce.axes, reduce.bounds, strict=True):
+            if axis is not skip:
+                self.open(self._loop_header(axis, lo, hi), (axis,))
+                depth += 1
+        return depth
+
+    def _close(self, depth: int) -> None:
+        for _ in range(depth):
+            self.close()
+
+    def _scalar_reduction(self, reduce: Reduce, name: str, row: Stage | None) -> None:
+        ctype = self.printer.ctype(reduce.dtype)
+        start = self.printer.literal(identity(reduce.combiner, reduce.dtype))
+        self.line(f"{ctype} {name} = {bare(start)};")
+        depth = self._open_loops(reduce)
+        if row is not None:
+            place = self.places[_row(row)]
+            value = self.named(reduce.body)
+            self.line(f"{place.pointer}[{self.index(place.offset)}] = {value};")
+        else:
+            value = self.scalar(reduce.body)
+        self.line(self._accumulate(reduce, name, value))
+        self._close(depth)
+
+    def _accumulate(self, reduce: Reduce, name: str, value: str) -> str:
+        if reduce.combiner == "sum" and reduce.dtype.is_float:
+            return f"{name} += {bare(value)};"
+        fn = JOIN.get(reduce.combiner, reduce.combiner)
+        if fn == reduce.combiner and not value.replace("_", "").isalnum():
+            value = self.declare(
+                len(self.scopes) - 1, ("value", reduce), self.printer.ctype(reduce.dtype), "t",
+                narrow(self.printer, reduce.body, value),
+            )  # fmt: skip
+        text = self.printer.call(fn, reduce.dtype, reduce.dtype, [name, value])
+        return f"{name} = {bare(narrow(self.printer, reduce, text))};"
+
+    def _vector_accumulators(self, reduce: Reduce, name: str, row: Stage | None) -> None:
+        """A vector of results for each unrolled unit of the lane loop."""
+        assert self.lanes is not None
+        units = range(self.lanes.unroll)
+        names = [name if len(units) == 1 else f"{name}{u}" for u in units]
+        start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
+        for acc in names:
+            self.line(f"vf {acc} = {start};")
+        depth = self._open_loops(reduce)
+        for self.unit in units:
+            self._accumulate_vector(reduce, names[self.unit], row)
+        self.unit = 0
+        self._close(depth)
+
+    def _accumulate_vector(self, reduce: Reduce, acc: str, row: Stage | None) -> None:
+        body = reduce.body
+        masked = self.lanes is not None and self.lanes.tail is not None and self.lanes.axis in reduce.axes
+        product = isinstance(body, Call) and body.fn == "mul" and reduce.combiner == "sum"
+        if product and row is None and not (masked and not _zero_beyond(body, self.lanes)):
+            assert isinstance(body, Call)
+            a, b = (self.vector(x) for x in body.args)
+            self.line(f"{acc} = vfma({a}, {b}, {acc});")
+            return
+        text = self.vector(body)
+        if row is not None:
+            text = self.declare(len(self.scopes) - 1, ("row", body, self.unit), "vf", "v", text)
+            self.store_vector(self.places[_row(row)], text)
+        zero = reduce.combiner == "sum" and _zero_beyond(body, self.lanes)
+        if masked and not zero:
+            assert self.lanes is not None
+            start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
+            text = f"vsel(vilt(viota(), viset1({self.lanes.tail})), {text}, {start})"
+        fn = JOIN.get(reduce.combiner, reduce.combiner)
+        self.line(f"{acc} = {self.printer.vector_call(fn, [acc, text])};")
+
+    def _lane_reduction(self, reduce: Reduce, name: str, lane: Axis, row: Stage | None) -> None:
+        """Vector accumulators along a reduction axis, joined into one number at the end."""
+        units = min(UNROLL, max(1, lane.extent // self.vl))
+        accs = [self.fresh("acc") for _ in range(units)]
+        start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
+        self.line(f"vf {', '.join(f'{a} = {start}' for a in accs)};")
+        depth = self._open_loops(reduce, lane)
+
+        def body() -> None:
+            assert self.lanes is not None
+            for self.unit in range(self.lanes.unroll):
+                self._accumulate_vector(reduce, accs[self.unit], row)
+            self.unit = 0
+
+        lo, hi = next(b for a, b in zip(reduce.axes, reduce.bounds, strict=True) if a is lane)
+        self.lane_loop(lane, lo.const, hi.const, units, False, body)
+        self._close(depth)
+        fn = JOIN.get(reduce.combiner, reduce.combiner)
+        while len(accs) > 1:
+            pairs = [accs[k : k + 2] for k in range(0, len(accs), 2)]
+            accs = [self.printer.vector_call(fn, p) if len(p) == 2 else p[0] for p in pairs]
+        self.line(f"const float {name} = {HORIZONTAL[reduce.combiner]}({accs[0]});")
+
+
+def _row(stage: Stage):  # type: ignore[no-untyped-def]
+    assert stage.row is not None
+    return stage.row
+
+
+def _strides(expr: Expr, axis: Axis) -> frozenset[int]:
+    """The strides along ``axis`` of everything an expression loads."""
+    found = set()
+    for node in walk(expr):
+        if isinstance(node, Load):
+            stride = node.indices[0].coefficient(axis)
+            if stride is not None:
+                found.add(stride)
+    return frozenset(found)
+
+
+def _zero_beyond(expr: Expr, lanes: Lanes | None) -> bool:
+    """Whether lanes that do not exist compute 0, because loads give 0 there."""
+    if lanes is None or lanes.axis not in expr.free:
+        return False
+    if isinstance(expr, Load | RowLoad):
+        return True
+    return isinstance(expr, Call) and expr.fn == "mul" and all(_zero_beyond(a, lanes) for a in expr.args)
+
+
+def _sum_of_row(stage: Stage, follower: Stage | None) -> Reduce | None:
+    """The reduction of the next stage over the row being filled, in terms of the row's own axes."""
+    if follower is None or not isinstance(follower.expr, Reduce) or stage.row is None:
+        return None
+    reduce = follower.expr
+    whole = all(b == (as_index(0), as_index(a.extent)) for a, b in zip(reduce.axes, reduce.bounds, strict=True))
+    here = tuple(of_atom(a) for a in reduce.axes)
+    body = reduce.body
+    if not whole or not isinstance(body, RowLoad) or body.row is not stage.row or body.indices != here:
+        return None
+    bounds = tuple((as_index(0), as_index(a.extent)) for a in stage.axes)
+    return Reduce(reduce.combiner, stage.axes, bounds, stage.expr)
+
+
+def _narrow(expr: Expr, axis: Axis, part: Axis) -> Expr:
+    return expr if part is axis else substitute(expr, {axis: of_atom(part)})
+
+
+def split_points(expr: Expr, axes: tuple[Axis, ...]) -> dict[Axis, list[int]]:
+    """Where conditions on a single axis change: inner ends of segments, for the two innermost axes that have any."""
+    found: dict[Axis, set[int]] = {a: set() for a in axes}
+
+    def root(index: Index) -> None:
+        if len(index.terms) == 1 and isinstance(index.terms[0][0], Axis):
+            axis, c = index.terms[0]
+            if axis in found:
+                # c v + k >= 0 changes at v = ceil(-k / c), or behind floor(k / -c)
+                point = -(index.const // c) if c > 0 else index.const // -c + 1
+                if axis.lo < point < axis.hi:
+                    found[axis].add(point)
+
+    for node in walk(expr):
+        if isinstance(node, InRange):
+            root(node.index)
+    for index in all_indices(expr):
+        for atom in atoms_of(index):
+            if isinstance(atom, Extremum):
+                root(atom.a - atom.b)
+    chosen = [a for a in reversed(axes) if 0 < len(found[a]) < MAX_SEGMENTS][:2]
+    return {a: sorted(found[a]) for a in chosen}
+
+
+__all__ = ["Lowering", "Options", "call", "split_points"]

@@ -1,0 +1,285 @@
+"""Compares a built project with the reference interpreter, output by output and layer by layer.
+
+The project carries the model file it was compiled from. Outputs are compared with that model
+interpreted as it was read, before any pass; layers with the same model after the passes of the
+project's own options. A layer's weights are also compared by checksum, since a changed bit of a
+weight may be too small to see in the results.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aotgen.errors import BoardError
+from aotgen.ir.types import Array
+from aotgen.manifest import Layer, Manifest
+from aotgen.runner.base import json_line
+
+if TYPE_CHECKING:
+    from aotgen.ir.graph import Graph, Value
+    from aotgen.project import Project, RunnerSpec
+
+DEFAULT_TOLERANCE = 1e-4
+MODEL_FILE = Path("test") / "model.onnx"
+
+_INPUT_SEED = 20240229
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a tensor is from its reference.
+
+    Attributes:
+        name: of the output, or of the value a layer computes.
+        max_abs: largest |a - b|.
+        relative: max|a - b| / max|b|; infinite when one is NaN where the other is not.
+    """
+
+    name: str
+    max_abs: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """One kernel call compared.
+
+    Attributes:
+        index: its number.
+        name: of the Group.
+        origin: the model file's nodes.
+        difference: of what it computes; None when the passes left no value of that name to compare
+            with.
+        weights_ok: whether the checksum of its weights is the manifest's; None when it has none.
+        ok: whether both are fine.
+    """
+
+    index: int
+    name: str
+    origin: tuple[str, ...]
+    difference: Difference | None
+    weights_ok: bool | None
+    ok: bool
+
+    def reason(self) -> str:
+        """What is wrong, or an empty string."""
+        if self.weights_ok is False:
+            return "its weights differ from the compiled ones (checksum)"
+        if not self.ok and self.difference is not None:
+            return f"its output is off by {self.difference.relative:.3g}"
+        return ""
+
+
+@dataclass(frozen=True)
+class ValidateReport:
+    """Result of a validation.
+
+    Attributes:
+        outputs: in model order.
+        layers: in execution order; empty unless asked for.
+        tolerance: the limit for ``Difference.relative``.
+    """
+
+    outputs: tuple[Difference, ...]
+    layers: tuple[LayerCheck, ...]
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        fits = all(d.relative <= self.tolerance for d in self.outputs)
+        return fits and self.first_bad_layer is None
+
+    @property
+    def first_bad_layer(self) -> LayerCheck | None:
+        """The first layer with wrong weights, else the first with a wrong result."""
+        for layer in self.layers:
+            if layer.weights_ok is False:
+                return layer
+        return next((layer for layer in self.layers if not layer.ok), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        bad = self.first_bad_layer
+        return {
+            "ok": self.ok,
+            "tolerance": self.tolerance,
+            "outputs": [asdict(d) for d in self.outputs],
+            "layers": [asdict(layer) for layer in self.layers],
+            "first_bad_layer": bad.index if bad else None,
+        }
+
+
+def validate(
+    project: Project,
+    inputs: Mapping[str, Array] | None,
+    per_layer: bool,
+    runner: RunnerSpec,
+    tolerance: float,
+) -> ValidateReport:
+    """See ``Project.validate``."""
+    from aotgen.api import load, optimise
+    from aotgen.ir import interpreter
+
+    info = project.info
+    graph = load(project.folder / MODEL_FILE, info.options.shapes, info.options.dims)
+    ordered = info.checked_inputs(inputs if inputs is not None else random_inputs(info))
+    feeds = {t.name: a for t, a in zip(info.inputs, ordered, strict=True)}
+    expected = interpreter.run(graph, feeds)
+    if not per_layer:
+        got = project.run_steps([feeds], runner)[0]
+        return ValidateReport(_compare_outputs(info, got, expected), (), tolerance)
+    got, trace = project.run_traced(feeds, runner)
+    crcs = weight_crcs(project.call_run_program(["--crc"], runner))
+    values = _layer_values(optimise(graph, info.options), info, feeds)
+    layers = _compare_layers(info, values, parse_trace(trace), crcs, tolerance)
+    return ValidateReport(_compare_outputs(info, got, expected), layers, tolerance)
+
+
+def _layer_values(graph: Graph, info: Manifest, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """What the interpreter computes for the outputs of layers, by name."""
+    from aotgen.ir import interpreter
+
+    wanted = {layer.output for layer in info.layers}
+    values: dict[str, Array] = {}
+
+    def keep(value: Value, array: Array) -> None:
+        if value.name in wanted:
+            values[value.name] = array
+
+    interpreter.run(graph, feeds, observe=keep)
+    return values
+
+
+def random_inputs(info: Manifest) -> dict[str, Array]:
+    """Seeded inputs: floats from a standard normal distribution, integers and booleans 0 or 1.
+
+    Integers stay small because they may be indices.
+    """
+    rng = np.random.default_rng(_INPUT_SEED)
+    inputs: dict[str, Array] = {}
+    for tensor in info.inputs:
+        if tensor.dtype.is_float:
+            inputs[tensor.name] = rng.standard_normal(tensor.shape).astype(tensor.numpy)
+        else:
+            inputs[tensor.name] = rng.integers(0, 2, tensor.shape).astype(tensor.numpy)
+    return inputs
+
+
+def difference(name: str, got: Array, expected: Array) -> Difference:
+    """How far ``got`` is from ``expected``; NaN equals NaN here."""
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if bool(same.all()):
+        return Difference(name, 0.0, 0.0)
+    with np.errstate(invalid="ignore"):
+        error = np.where(same, 0.0, np.abs(a - b))
+    worst = float(error.max())
+    if not np.isfinite(worst):
+        return Difference(name, float("inf"), float("inf"))
+    finite = np.abs(b[np.isfinite(b)])
+    scale = float(finite.max()) if finite.size else 0.0
+    return Difference(name, worst, worst / scale if scale else float("inf"))
+
+
+@dataclass(frozen=True)
+class TraceRecord:
+    """What one kernel call computed: ``data`` has its logical shape."""
+
+    layer: int
+    step: int
+    elem_bytes: int
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def parse_trace(data: bytes) -> list[TraceRecord]:
+    """Read a trace file.
+
+    A record is int32 layer, step, ndim, elem_bytes, dims[ndim], then the dense data.
+
+    Raises:
+        BoardError: it ends in the middle of a record.
+    """
+    records, at = [], 0
+    while at < len(data):
+        try:
+            layer, step, ndim, elem_bytes = struct.unpack_from("<4i", data, at)
+            shape = struct.unpack_from(f"<{ndim}i", data, at + 16)
+        except struct.error:
+            raise BoardError("the trace ends in the middle of a record") from None
+        start = at + 16 + 4 * ndim
+        end = start + elem_bytes * int(np.prod(shape, dtype=np.int64))
+        if end > len(data):
+            raise BoardError("the trace ends in the middle of a record")
+        records.append(TraceRecord(layer, step, elem_bytes, shape, data[start:end]))
+        at = end
+    return records
+
+
+def weight_crcs(stdout: str) -> dict[int, str]:
+    """Checksum of each layer's weights by layer number, as ``<prefix>_run --crc`` prints them."""
+    data = json_line(stdout, "the run program")
+    return {int(entry["layer"]): str(entry["crc"]).lower() for entry in data["weights"]}
+
+
+def _compare_outputs(
+    info: Manifest, got: Mapping[str, Array], expected: Mapping[str, Array]
+) -> tuple[Difference, ...]:
+    return tuple(difference(t.name, got[t.name], expected[t.name]) for t in info.outputs)
+
+
+def _compare_layers(
+    info: Manifest,
+    values: Mapping[str, Array],
+    trace: list[TraceRecord],
+    crcs: Mapping[int, str],
+    tolerance: float,
+) -> tuple[LayerCheck, ...]:
+    """Check every layer of the manifest.
+
+    Args:
+        info: manifest of the project.
+        values: by name, what the interpreter computes for every value of the optimised graph.
+        trace: of one step.
+        crcs: from the linked weights.
+        tolerance: see ``ValidateReport``.
+    """
+    traced = {record.layer: record for record in trace if record.step == 0}
+    return tuple(
+        _check_layer(layer, values.get(layer.output), traced.get(layer.index), crcs, tolerance)
+        for layer in info.layers
+    )
+
+
+def _check_layer(
+    layer: Layer,
+    expected: Array | None,
+    record: TraceRecord | None,
+    crcs: Mapping[int, str],
+    tolerance: float,
+) -> LayerCheck:
+    found = None
+    if expected is not None and record is not None:
+        found = _difference_of(layer.output, record, expected)
+    weights_ok = None
+    if layer.weights_crc:
+        weights_ok = crcs.get(layer.index, "") == layer.weights_crc.lower()
+    ok = weights_ok is not False and (found is None or found.relative <= tolerance)
+    return LayerCheck(layer.index, layer.name, layer.origin, found, weights_ok, ok)
+
+
+def _difference_of(name: str, record: TraceRecord, expected: Array) -> Difference:
+    same_size = record.elem_bytes == expected.dtype.itemsize
+    if not same_size or int(np.prod(record.shape, dtype=np.int64)) != expected.size:
+        raise BoardError(
+            f"the trace of layer {record.layer} has {record.shape} elements of"
+            f" {record.elem_bytes} bytes where {name} has {expected.shape} of"
+            f" {expected.dtype.itemsize}"
+        )
+    return difference(name, np.frombuffer(record.data, expected.dtype), expected.reshape(-1))

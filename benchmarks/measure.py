@@ -1,0 +1,149 @@
+"""What speed.py and conv_peak.py share: the sides of a comparison, pinning, the machine's name.
+
+Both sides answer `round_ms(count)` with the latencies of `count` inferences. The aotgen side starts
+the bench program of a generated project for each round; the rival is a process that waits between
+rounds (with one thread it does not spin), so that neither disturbs the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+ROUND_SECONDS = 0.1  # what one round of one side should last
+WARM_UP = 3
+
+
+class Side(Protocol):
+    def round_ms(self, count: int) -> list[float]: ...
+
+
+class AotgenSide:
+    """A model compiled and built by aotgen, timed by the bench program of its project.
+
+    That program is `<model>_bench --warmup W --number N --repeat R`; it prints one line of JSON
+    with `times_ms`, R times per inference, each the mean of N.
+    """
+
+    def __init__(self, model: Path, folder: Path, board: str = "host") -> None:
+        import aotgen
+
+        self.project = aotgen.compile(model, board=board, output=folder, force=True)
+        self.project.build()
+        self.program = self._find(folder)
+
+    @staticmethod
+    def _find(folder: Path) -> Path:
+        found = sorted(
+            path for path in folder.rglob("*_bench") if path.is_file() and os.access(path, os.X_OK)
+        )
+        if len(found) != 1:
+            raise FileNotFoundError(f"{len(found)} bench programs in {folder}, expected one")
+        return found[0]
+
+    def round_ms(self, count: int) -> list[float]:
+        command = [str(self.program), "--warmup", str(WARM_UP), "--number", "1"]
+        done = subprocess.run(
+            [*command, "--repeat", str(count)], check=True, capture_output=True, text=True
+        )
+        times: list[float] = json.loads(done.stdout.splitlines()[-1])["times_ms"]
+        return times
+
+
+class OrtSide:
+    """rival_ort.py in a process of its own; a context manager that ends it."""
+
+    def __init__(self, model: Path, inputs: Path) -> None:
+        command = [sys.executable, str(HERE / "rival_ort.py"), str(model), str(inputs)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.version: str = self._answer()["version"]
+
+    def __enter__(self) -> OrtSide:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate()  # closes stdin, at which the worker ends
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"rival_ort.py ended with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def round_ms(self, count: int) -> list[float]:
+        self._ask(f"run {WARM_UP}")
+        times: list[float] = self._ask(f"run {count}")["times_ms"]
+        return times
+
+    def output(self) -> np.ndarray:
+        """The first output of the last run, flattened."""
+        return np.array(self._ask("output")["output"], np.float32)
+
+
+def interleave(sides: Sequence[Side], rounds: int) -> list[list[float]]:
+    """For each side its minimum in each round; every second round takes the sides in reverse."""
+    counts = [max(1, min(1000, round(ROUND_SECONDS * 1e3 / min(s.round_ms(2))))) for s in sides]
+    minima: list[list[float]] = [[] for _ in sides]
+    for number in range(rounds):
+        order = range(len(sides))
+        for index in order if number % 2 == 0 else reversed(order):
+            minima[index].append(min(sides[index].round_ms(counts[index])))
+    return minima
+
+
+@contextmanager
+def pinned(core: int | None = None) -> Iterator[int]:
+    """Pin this process, and those that it starts, to one core (default: the last allowed)."""
+    before = os.sched_getaffinity(0)
+    chosen = max(before) if core is None else core
+    os.sched_setaffinity(0, {chosen})
+    try:
+        yield chosen
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def relative_error(a: np.ndarray, b: np.ndarray) -> float:
+    """max|a - b| / max|b| over flattened arrays."""
+    difference = np.abs(a.ravel().astype(np.float64) - b.ravel())
+    return float(difference.max() / np.abs(b).max())
+
+
+def machine() -> str:
+    """The processor's name and the load average, for the head of a table."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, load average {os.getloadavg()[0]:.1f}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table: the first column is text, the rest are numbers."""
+    table = [list(header), ["---"] + ["--:"] * (len(header) - 1), *map(list, rows)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in table)

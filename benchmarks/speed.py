@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""aotgen against onnxruntime on the benchmark networks: one thread, pinned, default schedule.
+
+The figure is the ratio of minima over interleaved rounds in one run, and the median of that over
+several runs. Outputs for the same input are compared before any is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import measure
+import networks
+import numpy as np
+
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Result:
+    """One network. Milliseconds: the minimum of each run; `ratio`: aotgen / onnxruntime."""
+
+    network: str
+    aotgen_ms: tuple[float, ...]
+    onnxruntime_ms: tuple[float, ...]
+    ratio: float
+    error: float
+    onnxruntime_version: str
+
+
+def compare(
+    name: str, folder: Path, board: str, rounds: int, runs: int, core: int | None
+) -> Result:
+    """Export, compile, build and time one network; raises ValueError when the outputs differ."""
+    model = networks.export(name, folder)
+    inputs = model.with_suffix(".npz")
+    ours = measure.AotgenSide(model, folder / f"{name}-{board}", board)
+    with measure.pinned(core), measure.OrtSide(model, inputs) as rival:
+        computed = ours.project.run({networks.INPUT: networks.sample_input(name)})
+        error = measure.relative_error(np.asarray(computed[networks.OUTPUT]), rival.output())
+        if not error <= TOLERANCE:
+            raise ValueError(f"{name}: output differs from onnxruntime's by {error:.2g}, not timed")
+        lowest = [
+            [min(side) for side in measure.interleave([ours, rival], rounds)] for _ in range(runs)
+        ]
+    return Result(
+        name,
+        tuple(a for a, _ in lowest),
+        tuple(b for _, b in lowest),
+        statistics.median(a / b for a, b in lowest),
+        error,
+        rival.version,
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    rows = [
+        (
+            r.network,
+            f"{min(r.aotgen_ms):.3f}",
+            f"{min(r.onnxruntime_ms):.3f}",
+            f"{r.ratio:.2f}",
+            f"{r.error:.1e}",
+        )
+        for r in results
+    ]
+    return measure.markdown(
+        ("network", "aotgen ms", "onnxruntime ms", "ratio", "relative error"), rows
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks (default: all)")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--board", default="host", help="host, host-avx2 or host-scalar")
+    parser.add_argument("--core", type=int, help="processor to pin to (default: the last)")
+    parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in networks.NETWORKS]:
+        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(networks.NETWORKS)}")
+    results: list[Result] = []
+    for name in options.names or networks.NETWORKS:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        results.append(
+            compare(name, options.folder, options.board, options.rounds, options.runs, options.core)
+        )
+    if options.json:
+        record = {
+            "machine": measure.machine(),
+            "board": options.board,
+            "rounds": options.rounds,
+            "results": [asdict(result) for result in results],
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    print(
+        f"{measure.machine()}; onnxruntime {results[0].onnxruntime_version}; minima of "
+        f"{options.rounds} interleaved rounds, median ratio of {options.runs} runs\n"
+    )
+    print(table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+/* Compares every function of simd.h's vocabulary with its definition on floats, lane by lane, on
+ * special values and pseudo-random bit patterns. Prints each failure; exit status 1 if any. */
+#define _DEFAULT_SOURCE
+#include "simd.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int failures;
+
+static uint32_t random_bits(void)
+{
+    static uint32_t s = 2463534242u;
+    s ^= s << 13;
+    s ^= s >> 17;
+    s ^= s << 5;
+    return s;
+}
+
+static float from_bits(uint32_t b)
+{
+    float f;
+    memcpy(&f, &b, sizeof f);
+    return f;
+}
+static uint32_t to_bits(float f)
+{
+    uint32_t b;
+    memcpy(&b, &f, sizeof b);
+    return b;
+}
+static int same(float a, float b)
+{
+    return to_bits(a) == to_bits(b) || (isnan(a) && isnan(b));
+}
+static int same_value(float a, float b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+static void fail(const char *what, float got, float want)
+{
+    failures++;
+    printf("%s: got %a (%08lx), want %a (%08lx)\n", what, (double)got, (unsigned long)to_bits(got),
+           (double)want, (unsigned long)to_bits(want));
+}
+static void fail_int(const char *what, long got, long want)
+{
+    failures++;
+    printf("%s: got %ld, want %ld\n", what, got, want);
+}
+
+static const float SPECIAL[] = {
+    0.0f,        -0.0f,        1.0f,       -1.0f,      0.5f,       -0.5f,       1.5f,    2.5f,
+    -2.5f,       3.5f,         0x1p-149f,  -0x1p-149f, 0x1p-126f,  -0x1p-126f,  FLT_MAX, -FLT_MAX,
+    INFINITY,    -INFINITY,    NAN,        8388607.5f, 8388608.0f, -8388608.0f, 0x1p30f, -0x1p31f,
+    0.49999997f, -0.49999997f, 4194303.5f, -7.0f,      100.25f,    -3.75f,      1e-20f,  1e20f};
+#define N_SPECIAL (sizeof SPECIAL / sizeof *SPECIAL)
+
+/* Half of the values special, half random bits; `finite` values of moderate size on demand. */
+static void fill(float *x, int moderate)
+{
+    for (int i = 0; i < VL; i++) {
+        const uint32_t r = random_bits();
+        if (moderate)
+            x[i] = (float)(int32_t)r * 0x1p-20f;
+        else
+            x[i] = r & 1 ? SPECIAL[(r >> 8) % N_SPECIAL] : from_bits(random_bits());
+    }
+}
+
+#define LANES(what, got, want, equal)                                                              \
+    do {                                                                                           \
+        float got_[VL];                                                                            \
+        vstore(got_, (got));                                                                       \
+        for (int i = 0; i < VL; i++) {                                                             \
+            const float want_ = (want);                                                            \
+            if (!equal(got_[i], want_))                                                            \
+                fail(what, got_[i], want_);                                                        \
+        }                                                                                          \
+    } while (0)
+#define INT_LANES(what, got, want)                                                                 \
+    do {                                                                                           \
+        int32_t got_[VL];                                                                          \
+        vistore(got_, (got));                                                                      \
+        for (int i = 0; i < VL; i++) {                                                             \
+            const int32_t want_ = (int32_t)(want);                                                 \
+            if (got_[i] != want_)                                                                  \
+                fail_int(what, got_[i], want_);                                                    \
+        }                                                                                          \
+    } while (0)
+#define MASK_LANES(what, got, want)                                                                \
+    LANES(what, vsel(got, vset1(1.0f), vzero()), (want) ? 1.0f : 0.0f, same)
+
+static float fma_definition(float a, float b, float c)
+{
+#if VL > 1 || defined(FP_FAST_FMAF)
+    return fmaf(a, b, c);
+#else
+    const volatile float product = a * b;
+    return product + c;
+#endif
+}
+
+static void arithmetic(void)
+{
+    float a[VL], b[VL], c[VL];
+    for (int round = 0; round < 2000; round++) {
+        fill(a, 0);
+        fill(b, 0);
+        fill(c, 0);
+        const vf va = vload(a), vb = vload(b), vc = vload(c);
+        LANES("vload", va, a[i], same);
+        LANES("vset1", vset1(a[0]), a[0], same);
+        LANES("vzero", vzero(), 0.0f, same);
+        LANES("vadd", vadd(va, vb), a[i] + b[i], same);
+        LANES("vsub", vsub(va, vb), a[i] - b[i], same);
+        LANES("vmul", vmul(va, vb), a[i] * b[i], same);
+        LANES("vdiv", vdiv(va, vb), a[i] / b[i], same);
+        LANES("vfma", vfma(va, vb, vc), fma_definition(a[i], b[i], c[i]), same);
+        LANES("vfma_bcast", vfma_bcast(&a[VL / 2], vb, vc), fma_definition(a[VL / 2], b[i], c[i]),
+              same);
+        LANES("vneg", vneg(va), from_bits(to_bits(a[i]) ^ 0x80000000u), same);
+        LANES("vabs", vabs(va), fabsf(a[i]), same);
+        LANES("vsqrt", vsqrt(va), sqrtf(a[i]), same);
+        LANES("vfloor", vfloor(va), floorf(a[i]), same);
+        LANES("vceil", vceil(va), ceilf(a[i]), same);
+        LANES("vround", vround(va), rintf(a[i]), same);
+        LANES("vtrunc", vtrunc(va), truncf(a[i]), same);
+        /* the result is free where only a is NaN */
+        const vf safe_a = vsel(vne(va, va), vset1(2.0f), va);
+        LANES("vmax", vmax(safe_a, vb), isnan(b[i]) ? b[i] : fmaxf(isnan(a[i]) ? 2.0f : a[i], b[i]),
+              same_value);
+        LANES("vmin", vmin(safe_a, vb), isnan(b[i]) ? b[i] : fminf(isnan(a[i]) ? 2.0f : a[i], b[i]),
+              same_value);
+        LANES("vmax_nan", vmax_nan(va, vb), isnan(a[i]) || isnan(b[i]) ? NAN : fmaxf(a[i], b[i]),
+              same_value);
+        LANES("vmin_nan", vmin_nan(va, vb), isnan(a[i]) || isnan(b[i]) ? NAN : fminf(a[i], b[i]),
+              same_value);
+    }
+}
+
+static void masks(void)
+{
+    float a[VL], b[VL];
+    for (int round = 0; round < 2000; round++) {
+        fill(a, 0);
+        fill(b, 0);
+        if (round & 1)
+            memcpy(b, a, sizeof b / 2);
+        const vf va = vload(a), vb = vload(b);
+        MASK_LANES("vlt", vlt(va, vb), a[i] < b[i]);
+        MASK_LANES("vle", vle(va, vb), a[i] <= b[i]);
+        MASK_LANES("vgt", vgt(va, vb), a[i] > b[i]);
+        MASK_LANES("vge", vge(va, vb), a[i] >= b[i]);
+        MASK_LANES("veq", veq(va, vb), a[i] == b[i]);
+        MASK_LANES("vne", vne(va, vb), a[i] != b[i]);
+        const vm less = vlt(va, vb), positive = vgt(va, vzero());
+        MASK_LANES("vm_and", vm_and(less, positive), a[i] < b[i] && a[i] > 0.0f);
+        MASK_LANES("vm_or", vm_or(less, positive), a[i] < b[i] || a[i] > 0.0f);
+        MASK_LANES("vm_xor", vm_xor(less, positive), (a[i] < b[i]) != (a[i] > 0.0f));
+        MASK_LANES("vm_not", vm_not(less), !(a[i] < b[i]));
+        LANES("vsel", vsel(less, va, vb), a[i] < b[i] ? a[i] : b[i], same);
+        int any = 0;
+        for (int i = 0; i < VL; i++)
+            any |= a[i] < b[i];
+        if (vm_any(less) != any)
+            fail_int("vm_any", vm_any(less), any);
+    }
+}
+
+static void integers(void)
+{
+    int32_t a[VL], b[VL];
+    float f[VL];
+    INT_LANES("viota", viota(), i);
+    for (int round = 0; round < 2000; round++) {
+        for (int i = 0; i < VL; i++) {
+            a[i] = (int32_t)random_bits();
+            b[i] = round & 1 ? (int32_t)random_bits() : a[i];
+        }
+        fill(f, 1);
+        const vi va = viload(a), vb = viload(b);
+        INT_LANES("viload", va, a[i]);
+        INT_LANES("viset1", viset1(a[0]), a[0]);
+        INT_LANES("viadd", viadd(va, vb), (uint32_t)a[i] + (uint32_t)b[i]);
+        INT_LANES("visub", visub(va, vb), (uint32_t)a[i] - (uint32_t)b[i]);
+        INT_LANES("vimul", vimul(va, vb), (uint32_t)a[i] * (uint32_t)b[i]);
+        INT_LANES("viand", viand(va, vb), a[i] & b[i]);
+        INT_LANES("vior", vior(va, vb), a[i] | b[i]);
+        INT_LANES("vixor", vixor(va, vb), a[i] ^ b[i]);
+        INT_LANES("vimax", vimax(va, vb), a[i] > b[i] ? a[i] : b[i]);
+        INT_LANES("vimin", vimin(va, vb), a[i] < b[i] ? a[i] : b[i]);
+        INT_LANES("vishl", vishl(va, 7), (uint32_t)a[i] << 7);
+        INT_LANES("vishr_u", vishr_u(va, 31), (uint32_t)a[i] >> 31);
+        INT_LANES("vishr", vishr(va, 5), floor((double)a[i] / 32.0));
+        MASK_LANES("vieq", vieq(va, vb), a[i] == b[i]);
+        MASK_LANES("vigt", vigt(va, vb), a[i] > b[i]);
+        MASK_LANES("vilt", vilt(va, vb), a[i] < b[i]);
+        INT_LANES("visel", visel(vigt(va, vb), va, vb), a[i] > b[i] ? a[i] : b[i]);
+        LANES("vcvt_i2f", vcvt_i2f(va), (float)a[i], same);
+        INT_LANES("vcvt_f2i", vcvt_f2i(vload(f)), f[i]);
+        LANES("vbits2f", vbits2f(va), from_bits((uint32_t)a[i]), same);
+        INT_LANES("vf2bits", vf2bits(vload(f)), to_bits(f[i]));
+        const vf mantissa = vset1(1.0f + (float)(random_bits() >> 9) * 0x1p-23f);
+        float m[VL], n[VL];
+        vstore(m, mantissa);
+        for (int i = 0; i < VL; i++)
+            n[i] = (float)(random_bits() % 253) - 126.0f;
+        const vf vn = vload(n);
+        LANES("vscale", vscale(mantissa, vmax(vset1(-125.0f), vn)),
+              ldexpf(m[i], n[i] < -125.0f ? -125 : (int)n[i]), same);
+        LANES("vldexp", vldexp(mantissa, vadd(vn, vn)), ldexpf(m[i], 2 * (int)n[i]), same);
+    }
+}
+
+/* Loads and stores of n lanes at the end of a page behind which nothing is mapped. */
+static void memory(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *base = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED || mprotect(base + page, page, PROT_NONE)) {
+        fail_int("mmap", 0, 1);
+        return;
+    }
+    float x[VL];
+    fill(x, 0);
+    for (int n = 1; n <= VL; n++) {
+        float *p = (float *)(void *)(base + page) - n;
+        memcpy(p, x, (size_t)n * sizeof *p);
+        LANES("vload_n", vload_n(p, n), i < n ? x[i] : 0.0f, same);
+        p[-1] = 7.0f;
+        vstore_n(p, vadd(vset1(1.0f), vcvt_i2f(viota())), n);
+        for (int i = 0; i < n; i++)
+            if (!same(p[i], (float)(i + 1)))
+                fail("vstore_n", p[i], (float)(i + 1));
+        if (!same(p[-1], 7.0f))
+            fail("vstore_n, before", p[-1], 7.0f);
+    }
+    float big[16 * VL + 1];
+    for (int k = 0; k < 16 * VL + 1; k++)
+        big[k] = (float)k;
+    LANES("vload, unaligned", vload(big + 1), (float)(i + 1), same);
+    for (ptrdiff_t s = -15; s < 16; s++) {
+        const float *start = s < 0 ? big + 16 * VL : big;
+        LANES("vload_stride", vload_stride(start, s), start[i * s], same);
+    }
+    const vi index = viadd(vimul(viota(), viset1(5)), viset1(3));
+    LANES("vgather", vgather(big, index), (float)(5 * i + 3), same);
+    vstore_stride(big + 2, vset1(-1.0f), 3);
+    for (int k = 0; k < 16 * VL + 1; k++) {
+        const float want = k >= 2 && k <= 2 + 3 * (VL - 1) && k % 3 == 2 ? -1.0f : (float)k;
+        if (!same(big[k], want))
+            fail("vstore_stride", big[k], want);
+    }
+    munmap(base, 2 * page);
+}
+
+static void reductions(void)
+{
+    float a[VL], t[VL];
+    for (int round = 0; round < 2000; round++) {
+        fill(a, round & 1);
+        memcpy(t, a, sizeof t);
+        for (int half = VL / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++)
+                t[i] += t[i + half];
+        if (!same(vsum(vload(a)), t[0]))
+            fail("vsum", vsum(vload(a)), t[0]);
+        float high = a[0], low = a[0];
+        for (int i = 1; i < VL; i++) {
+            high = isnan(high) || isnan(a[i]) ? NAN : fmaxf(high, a[i]);
+            low = isnan(low) || isnan(a[i]) ? NAN : fminf(low, a[i]);
+        }
+        if (!same_value(vmaxr(vload(a)), high))
+            fail("vmaxr", vmaxr(vload(a)), high);
+        if (!same_value(vminr(vload(a)), low))
+            fail("vminr", vminr(vload(a)), low);
+    }
+}
+
+static void macros(const float *AOT_RESTRICT p)
+{
+    AOT_PREFETCH(p);
+    AOT_PREFETCH_L2(p);
+    float sum = 0.0f;
+    AOT_UNROLL(4)
+    for (int i = 0; i < 8; i++) {
+        AOT_BARRIER;
+        sum += p[i];
+    }
+    if (!same(sum, 28.0f))
+        fail("AOT_UNROLL", sum, 28.0f);
+}
+
+int main(void)
+{
+    static const float numbers[8] = {0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f};
+    arithmetic();
+    masks();
+    integers();
+    memory();
+    reductions();
+    macros(numbers);
+    return failures != 0;
+}
