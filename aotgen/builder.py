@@ -56,6 +56,7 @@ def build_project(
     compiler: str | None = None,
     shared: bool = False,
     definitions: Sequence[str] = (),
+    targets: Sequence[str] = (),
 ) -> Build:
     """Configure where needed, then build what changed.
 
@@ -66,6 +67,7 @@ def build_project(
         compiler: "gcc", "clang", or a program; None is the board's own.
         shared: also build the shared library.
         definitions: further ``NAME=VALUE`` of CMake.
+        targets: what to build; empty for everything.
 
     Raises:
         ToolchainError: a tool is missing, or the build fails; the message quotes the first error
@@ -80,7 +82,9 @@ def build_project(
     with _locked(folder):
         _configure(cmake, folder, arguments, manifest.prefix, shared)
         jobs = str(os.cpu_count() or 1)
-        _call([cmake, "--build", str(folder), "--parallel", jobs], folder, manifest.prefix)
+        only = ["--target", *targets] if targets else []
+        argv = [cmake, "--build", str(folder), "--parallel", jobs, *only]
+        _call(argv, folder, manifest.prefix)
     return Build(folder, manifest.prefix)
 
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -114,7 +114,7 @@ class Project:
         self.info: Manifest = read_manifest(self.folder)
         self._board = board
         self._library: Library | None = None
-        self._library_stamp: tuple[int, int] | None = None
+        self._library_stamp: list[tuple[str, int, int]] = []
 
     @cached_property
     def board(self) -> Board:
@@ -198,19 +198,33 @@ class Project:
         return Instance(self._loaded(), self.info, self._weights())
 
     def _loaded(self) -> Library:
-        """The shared library, loaded again when a build has changed it."""
+        """The shared library, built and loaded again when a source has changed.
+
+        Asking CMake each time would cost more than most models take to run.
+        """
         from aotgen.runner.instance import Library
 
-        path = self.build(shared=True).shared_library
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise BoardError(f"the build made no {path.name}: {error.strerror}") from error
-        stamp = (stat.st_mtime_ns, stat.st_size)
+        stamp = self._sources_stamp()
         if self._library is None or stamp != self._library_stamp:
+            path = self._build_only("shared").shared_library
             self._library = Library(path, self.info.prefix)
             self._library_stamp = stamp
         return self._library
+
+    def _sources_stamp(self) -> list[tuple[str, int, int]]:
+        """Path, time of change and size of everything that the library is built from."""
+        files = [self.folder / "CMakeLists.txt"]
+        for name in ("src", "include"):
+            files += (self.folder / name).glob("*")
+        stats = [(path, path.stat()) for path in sorted(files)]
+        return [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats]
+
+    def _build_only(self, kind: Literal["shared", "run", "bench"]) -> Build:
+        """A Release build of the shared library or of one program."""
+        from aotgen.builder import build_project
+
+        target = f"{self.info.prefix}_{kind}"
+        return build_project(self.info, self.board, shared=kind == "shared", targets=(target,))
 
     def _weights(self) -> Array | None:
         """The weight bytes that the application must pass; None when the library holds them."""
@@ -247,7 +261,7 @@ class Project:
         ):
             if value is not None and value < least:
                 raise UsageError(f"{name} must be at least {least}, not {value}")
-        program = self.build().program("bench")
+        program = self._build_only("bench").program("bench")
         with self._runner(runner) as place:
             place.deploy(program)
             time.sleep(cooldown)
@@ -306,7 +320,7 @@ class Project:
 
     def call_run_program(self, arguments: Sequence[Argument], runner: RunnerSpec = None) -> str:
         """What ``<prefix>_run`` prints on stdout when called with ``arguments``."""
-        program = self.build().program("run")
+        program = self._build_only("run").program("run")
         with self._runner(runner) as place:
             place.deploy(program)
             return place.run(program, [*arguments, *self._weights_arguments()]).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -273,3 +274,15 @@ def test_trace_records() -> None:
     assert np.frombuffer(second.data, "<f4").tolist() == [1, 2]
     with pytest.raises(aotgen.BoardError, match="middle of a record"):
         parse_trace(data[:-1])
+
+
+def test_gpu_project_in_this_process(model_file: Path, tmp_path: Path) -> None:
+    """On any OpenCL platform, PoCL included; instances give their device memory back."""
+    if not list(Path("/etc/OpenCL/vendors").glob("*.icd")):
+        if os.environ.get("CI"):
+            pytest.fail("no OpenCL platform is installed")
+        pytest.skip("no OpenCL platform is installed")
+    project = aotgen.compile(model_file, output=tmp_path / "p", device="gpu")
+    for seed in range(3):
+        y = project.run({"x": inputs(seed)})["y"]
+        assert close(y, reference(model_file, inputs(seed)))

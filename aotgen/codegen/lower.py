@@ -197,25 +197,7 @@ class _Lowering:
         for copy in self.storage.copies.get(group.name, []):
             self.lower_copy(copy, None, group)
         choice = self.plan.choices[group.name]
-        renamed = {
-            v.name: self.storage.readers[(group.name, v.name)]
-            for v in group.activations
-            if (group.name, v.name) in self.storage.readers
-        }
-        views = Views(
-            {
-                v.name: self.place(renamed.get(v.name, v)).view
-                for v in [*group.activations, *group.outputs]
-            }
-        )
-        kernel = choice.template.kernel(group, self.target, choice.config, views)
-        kernel = replace(
-            kernel,
-            args=tuple(
-                replace(a, value=renamed.get(a.value.name, a.value)) if a.value is not None else a
-                for a in kernel.args
-            ),
-        )
+        kernel = self.group_kernel(group)
         self.add_layer(
             group.name,
             tuple(n.op for n in group.nodes),
@@ -226,6 +208,26 @@ class _Lowering:
             choice.config,
             group,
         )
+
+    def group_kernel(self, group: Group, inplace: str | None = None) -> Kernel:
+        """A Group's kernel for the resolved views; where it reads a copy, the copy is its argument.
+
+        ``inplace`` names the activation that the output overwrites.
+        """
+        choice = self.plan.choices[group.name]
+        renamed = {
+            v.name: self.storage.readers[(group.name, v.name)]
+            for v in group.activations
+            if (group.name, v.name) in self.storage.readers
+        }
+        tensors = [*group.activations, *group.outputs]
+        views = {v.name: self.place(renamed.get(v.name, v)).view for v in tensors}
+        kernel = choice.template.kernel(group, self.target, choice.config, Views(views, inplace))
+        args = tuple(
+            replace(a, value=renamed.get(a.value.name, a.value)) if a.value is not None else a
+            for a in kernel.args
+        )
+        return replace(kernel, args=args)
 
     def lower_copy(self, copy: Copy, node: Node | None, group: Group) -> None:
         """A layout copy as a layer of its own."""
@@ -386,22 +388,7 @@ class _Lowering:
         spans: dict[Storage, tuple[int, int]],
     ) -> None:
         assert layer.group is not None
-        choice = self.plan.choices[layer.group.name]
-        renamed = self.storage.readers
-        views = {
-            v.name: self.place(renamed.get((layer.group.name, v.name), v)).view
-            for v in [*layer.group.activations, *layer.group.outputs]
-        }
-        kernel = choice.template.kernel(
-            layer.group, self.target, choice.config, Views(views, inplace=value.name)
-        )
-        args = tuple(
-            replace(a, value=renamed.get((layer.group.name, a.value.name), a.value))
-            if a.value is not None
-            else a
-            for a in kernel.args
-        )
-        layer.kernel = replace(kernel, args=args)
+        layer.kernel = self.group_kernel(layer.group, inplace=value.name)
         layer.function = self.function(layer.kernel, layer.template)
         self.inplace[merged] = kept
         first = spans[kept][0]

@@ -232,6 +232,4 @@ def _te_batch_norm(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor,
     return (compute(x.shape, x.dtype, element),)
 
 
-register(
-    OpDef("batch_norm", OpPattern.BROADCAST, _infer_batch_norm, _batch_norm, _te_batch_norm)
-)
+register(OpDef("batch_norm", OpPattern.BROADCAST, _infer_batch_norm, _batch_norm, _te_batch_norm))

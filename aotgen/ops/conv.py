@@ -149,7 +149,13 @@ def _te_conv(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         oc, position = i[-1], i[1:-1]
         first = floordiv(oc, out_per_group) * per_group
         parameters = zip(
-            position, a["strides"], begins, a["dilations"], w.shape[1:-1], x.shape[1:-1], strict=True
+            position,
+            a["strides"],
+            begins,
+            a["dilations"],
+            w.shape[1:-1],
+            x.shape[1:-1],
+            strict=True,
         )
 
         def product(*k: Index) -> Expr:
@@ -229,8 +235,8 @@ def _te_taps(
 ) -> tuple[Index, Index, int, Index, Index, int, int]:
     """The solutions (k, i) of i * stride + k * dilation = t along one axis.
 
-    They are k = k0 + j * dk and i = i0 - j * di for j in [lo, hi): returns (lo, hi, most j, k0, i0, dk, di). With
-    g = gcd(stride, dilation) there are none unless g divides t.
+    They are k = k0 + j * dk and i = i0 - j * di for j in [lo, hi): returns (lo, hi, most j, k0, i0,
+    dk, di). With g = gcd(stride, dilation) there are none unless g divides t.
     """
     g = math.gcd(stride, dilation)
     s, d = stride // g, dilation // g
@@ -266,7 +272,9 @@ def _te_conv_transpose(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Ten
             kernel = (k0 + t * dk for t, (_, _, _, k0, _, dk, _) in zip(j, axes, strict=False))
             return x(i[0], *where, first + j[-1]) * w(oc, *kernel, j[-1])
 
-        bounds = [(n, (lo, hi, most)) for n, (lo, hi, most, *_) in zip(kernel_names, axes, strict=True)]
+        bounds = [
+            (n, (lo, hi, most)) for n, (lo, hi, most, *_) in zip(kernel_names, axes, strict=True)
+        ]
         total = reduce("sum", [*bounds, ("ic", per_group)], product)
         return total if bias is None else total + bias(oc)
 

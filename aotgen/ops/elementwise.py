@@ -20,7 +20,7 @@ from aotgen.ops.common import (
     type_of,
 )
 from aotgen.ops.registry import InferRule, NumpyRule, OpDef, OpPattern, register
-from aotgen.te.compute import elementwise
+from aotgen.te.compute import elementwise, int_range
 from aotgen.te.expr import Expr, call, const, select
 
 Unary = Callable[[AnyArray, dict[str, Any]], Any]
@@ -179,9 +179,9 @@ def te_clip(x: Expr, attrs: Attributes) -> Expr:
     """Bounds come first, so that a NaN stays; a bound that cuts nothing is left out."""
     lo, hi = attrs["lo"], attrs["hi"]
     if not x.dtype.is_float:
-        info = np.iinfo(x.dtype.numpy)
-        lo = None if lo <= info.min else min(math.ceil(lo), int(info.max))
-        hi = None if hi >= info.max else max(math.floor(hi), int(info.min))
+        least, most = int_range(x.dtype)
+        lo = None if lo <= least else min(math.ceil(lo), most)
+        hi = None if hi >= most else max(math.floor(hi), least)
     else:
         lo, hi = (None if lo == -math.inf else lo), (None if hi == math.inf else hi)
     if lo == 0 and x.dtype.is_float:
@@ -241,9 +241,7 @@ _COMPUTE: dict[str, Callable[[Expr, Attributes], Expr]] = {
     "identity": lambda x, a: x,
     "clip": te_clip,
     "sign": _te_sign,
-    "isnan": lambda x, a: (
-        call("isnan", x) if x.dtype.is_float else const(False, DType.BOOL)
-    ),
+    "isnan": lambda x, a: call("isnan", x) if x.dtype.is_float else const(False, DType.BOOL),
     "isinf": _te_isinf,
     "reciprocal": lambda x, a: 1.0 / x,
     "rsqrt": lambda x, a: 1.0 / call("sqrt", x),

@@ -195,7 +195,9 @@ Position = Callable[..., Index]
 
 
 def _position(indices: Tensor, extent: int) -> Position:
-    """An element of ``indices`` as an index along an axis of ``extent``; constants become an int32 table."""
+    """An element of ``indices`` as an index along an axis of ``extent``; constants become an int32
+    table.
+    """
     array = None if indices.buffer is None else indices.buffer.const
     if array is None or indices.buffer is None:
         return lambda *i: as_position(indices(*i), extent)

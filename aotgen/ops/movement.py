@@ -233,7 +233,9 @@ def _te_reshape(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
 def _te_transpose(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
     x, perm = present(inputs, 0), tuple(node.attrs["perm"])
     return (
-        compute(node.output.shape, x.dtype, lambda *i: x(*(i[perm.index(a)] for a in range(x.rank)))),
+        compute(
+            node.output.shape, x.dtype, lambda *i: x(*(i[perm.index(a)] for a in range(x.rank)))
+        ),
     )
 
 

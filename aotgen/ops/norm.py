@@ -79,9 +79,9 @@ Statistics = Callable[[Node, Tensor, Sequence[Index | None]], Callable[..., Expr
 def _by_rows(axes_of: Callable[[Node, int], Sequence[int]], statistics: Statistics) -> ComputeRule:
     """The rule of an op that normalises along axes with numbers computed from each row.
 
-    ``statistics(node, x, outer)`` gives the function that maps an element of the row to its result, or the tensor of
-    results over the row. An input that has to be computed first is computed once and kept, since rows are read more
-    than once.
+    ``statistics(node, x, outer)`` gives the function that maps an element of the row to its result,
+    or the tensor of results over the row. An input that has to be computed first is computed once
+    and kept, since rows are read more than once.
     """
 
     def rule(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -147,9 +147,7 @@ def _te_log_softmax(node: Node, x: Tensor, outer: Sequence[Index | None]) -> Cal
 
 
 register(
-    OpDef(
-        "softmax", OpPattern.REDUCE, _infer_axis, _softmax, _by_rows(_one_axis, _te_softmax)
-    )
+    OpDef("softmax", OpPattern.REDUCE, _infer_axis, _softmax, _by_rows(_one_axis, _te_softmax))
 )
 register(
     OpDef(
@@ -201,9 +199,7 @@ def _rms_norm(node: Node, arrays: Arrays) -> list[AnyArray]:
     return _affine(node, arrays, np.asarray(x / np.sqrt(mean + float(node.attrs["eps"]))))
 
 
-def te_standardise(
-    x: Tensor, outer: Sequence[Index | None], eps: float
-) -> Callable[..., Expr]:
+def te_standardise(x: Tensor, outer: Sequence[Index | None], eps: float) -> Callable[..., Expr]:
     """(x - mean) / sqrt(variance + eps) over the axes whose outer index is None, in two passes."""
     count = float(np.prod([n for n, i in zip(x.shape, outer, strict=True) if i is None]))
     mean = over(x, outer, "sum") / count
@@ -298,9 +294,7 @@ register(
         _by_rows(_spatial, _te_layer_norm),
     )
 )
-register(
-    OpDef("group_norm", OpPattern.REDUCE, _infer_channel_norm, _group_norm, _te_group_norm)
-)
+register(OpDef("group_norm", OpPattern.REDUCE, _infer_channel_norm, _group_norm, _te_group_norm))
 
 
 def _infer_lp_norm(node: Node) -> list[TensorType]:
@@ -331,9 +325,7 @@ def _te_lp_norm(node: Node, x: Tensor, outer: Sequence[Index | None]) -> Callabl
 
 
 register(
-    OpDef(
-        "lp_norm", OpPattern.REDUCE, _infer_lp_norm, _lp_norm, _by_rows(_one_axis, _te_lp_norm)
-    )
+    OpDef("lp_norm", OpPattern.REDUCE, _infer_lp_norm, _lp_norm, _by_rows(_one_axis, _te_lp_norm))
 )
 
 

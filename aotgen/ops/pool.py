@@ -115,8 +115,7 @@ def _te_pool(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
             bounds = _te_windows(node, i, x.shape[1:-1], begins)
         else:
             padded = [
-                n + b + e - c
-                for n, b, e, c in zip(x.shape[1:-1], begins, ends, extra, strict=True)
+                n + b + e - c for n, b, e, c in zip(x.shape[1:-1], begins, ends, extra, strict=True)
             ]
             bounds = _te_windows(node, i, padded, (0,) * spatial)
         return [hi - lo for lo, hi, _ in bounds]

@@ -23,7 +23,7 @@ from aotgen.ir.graph import Node
 from aotgen.ir.types import DType, TensorType
 from aotgen.ops.common import AnyArray, Arrays, fail, need, per_axis, type_of
 from aotgen.ops.registry import OpDef, OpPattern, register
-from aotgen.te.compute import Tensor, compute, present, table
+from aotgen.te.compute import Tensor, compute, int_range, present, table
 from aotgen.te.expr import Expr, call, cast, const, select
 from aotgen.te.index import Index, as_index, floordiv
 from aotgen.te.simplify import elem
@@ -244,8 +244,7 @@ def _te_resize(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...
             fill = const(node.attrs["extrapolation"], dtype)
             value = select(outside[axis](i[axis]), fill, value)
         if dtype is not x.dtype:
-            info = np.iinfo(x.dtype.numpy)
-            low, high = const(int(info.min), dtype), const(int(info.max), dtype)
+            low, high = (const(bound, dtype) for bound in int_range(x.dtype))
             value = call("min", high, call("max", low, value))
         return cast(x.dtype, value)
 

@@ -1,4 +1,4 @@
-"""What a pass is: one step from Graph to Graph (DESIGN 1: between the frontend and plan).
+"""What a pass is: one step from Graph to Graph, between the frontend and plan.
 
 A pass edits the graph in place and says whether it changed anything. It never looks at time or at a
 board, keeps activations channels-last, and leaves quantized values alone.

@@ -1,11 +1,13 @@
-"""Rules of canonicalize_ops about shape, padding and windows. All are exact.
+"""Rules of canonicalize_ops about shape, padding and windows. All are exact but the last.
 
-reshape(reshape(x))            = reshape(x)
-no-op reshape, slice, pad, expand, tile, concat of one, split into one = x
-op(reshape(x))                 = reshape(op(x))         element-wise op: it can join x's kernel
-conv(pad(x, 0))                = conv(x, larger pads)    pools alike, see ``_pad_into_window``
-op(expand(x), y)               = op(x, y)                when y gives the result its shape
-pool over the whole image      = reduce_mean, reduce_max
+reshape(reshape(x))       = reshape(x)
+slice(slice(x))           = slice(x)
+gather(x, constant range) = slice(x)
+op(x)                     = x                   reshape, slice, pad, ... that change nothing
+op(reshape(x))            = reshape(op(x))      so that an element-wise op can join x's kernel
+conv(pad(x, 0))           = conv(x)             with larger pads; pools: ``_pad_into_window``
+op(expand(x), y)          = op(x, y)            when y gives the result its shape
+pool over the whole image = reduce_mean, reduce_max
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import math
 
 from aotgen.ir.graph import Node, Value
 from aotgen.passes.layout import broadcasts
-from aotgen.passes.pattern import Match, Op, Rule, Scalar, Var
+from aotgen.passes.pattern import Const, Match, Op, Rule, Scalar, Var
 from aotgen.passes.rewrite import Rewriter
 
 ELEMENTWISE_UNARY = (
@@ -193,6 +195,33 @@ def _merge_slice(rw: Rewriter, match: Match) -> str | None:
     return None
 
 
+def _gather_as_slice(rw: Rewriter, match: Match) -> str | None:
+    """Constant indices that count upwards in equal steps select a slice."""
+    node, x, indices = match.root, match["x"], match["indices"].const
+    assert indices is not None
+    axis, rank = node.attrs["axis"], x.type.rank
+    extent = x.shape[axis]
+    rows = [int(i) for i in indices.reshape(-1)]
+    rows = [i + extent if i < 0 else i for i in rows]
+    step = rows[1] - rows[0] if len(rows) > 1 else 1
+    if not rows or step < 1 or rows != list(range(rows[0], rows[-1] + 1, step)):
+        return "the indices are no upward range"
+    if not 0 <= rows[0] <= rows[-1] < extent:
+        return "an index is out of range"
+    here = [a == axis for a in range(rank)]
+    attrs = {
+        "starts": tuple(rows[0] if h else 0 for h in here),
+        "ends": tuple(rows[-1] + 1 if h else n for h, n in zip(here, x.shape, strict=True)),
+        "steps": tuple(step if h else 1 for h in here),
+    }
+    if indices.ndim == 1:
+        rw.replace(node, "slice", [x], attrs)
+        return None
+    part = rw.insert_before(node, "slice", [x], name=node.name, origin=node.origin, **attrs)
+    rw.replace(node, "reshape", [part], {"shape": node.output.type.shape})
+    return None
+
+
 _x = Var("x")
 _reshaped = Op("reshape", _x, name="reshaped")
 
@@ -225,5 +254,6 @@ SHAPE_RULES = (
         shared=True,
     ),
     Rule("expand", Op(BROADCAST), _drop_expand, shared=True),
+    Rule("gather of range", Op("gather", _x, Const("indices")), _gather_as_slice),
     Rule("global pool", Op(("avg_pool", "max_pool"), _x), _global_pool),
 )

@@ -1,4 +1,4 @@
-"""fold_scale_axis: a constant factor per channel goes into the weights of a conv or matmul beside it.
+"""fold_scale_axis: a constant factor per channel goes into the weights of the next conv or matmul.
 
     conv(x, W, b) * s = conv(x, s[o] W, s b)       forward, also through f with f(s x) = s f(x)
     conv(x * s, W, b) = conv(x, W s[c], b)         backward; zero padding stays zero
@@ -32,13 +32,18 @@ class FoldScaleAxis(Pass):
 
     def run(self, graph: Graph) -> bool:
         rw = Rewriter(graph)
-        for node in rw.nodes():
-            if node.op == "mul" and rw.alive(node):
-                _ = _fold_forward(rw, node) and _fold_backward(rw, node)
-        for node in rw.nodes():
-            if node.op == "add" and rw.alive(node):
-                _fold_offset(rw, node)
+        while any([_fold(rw, node) for node in rw.nodes()]):
+            pass
         return rw.modified
+
+
+def _fold(rw: Rewriter, node: Node) -> bool:
+    """Fold one factor or offset; True when that was possible."""
+    if node.op == "mul":
+        return _fold_forward(rw, node) is None or (
+            rw.alive(node) and _fold_backward(rw, node) is None
+        )
+    return node.op == "add" and _fold_offset(rw, node) is None
 
 
 def _operands(node: Node) -> tuple[Value, Floats] | None:

@@ -2,7 +2,7 @@
 
     view op                      alone: plan makes it a view, or a copy where it cannot
     anchor + element-wise        conv, matmul, pool with an epilogue in its register tile
-    matmul + softmax, layer_norm and more element-wise, on finished rows
+    matmul + softmax or norm, and more element-wise, on finished rows
     element-wise -> reduction -> element-wise
     other op -> element-wise
     trees of element-wise ops
@@ -16,13 +16,14 @@ would be a cycle of roots).
 from __future__ import annotations
 
 from aotgen.ir.graph import Graph, Group, Node, Value
-from aotgen.ir.types import DType
+from aotgen.ir.types import DType, Shape
 from aotgen.ops.registry import OpPattern, op_def
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import broadcasts
 from aotgen.passes.rewrite import is_plain
 
-_ROW_OPS = frozenset({"softmax", "layer_norm"})
+_ROW_OPS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"})
+"""What te can run in place on finished rows."""
 
 
 def is_view_op(node: Node) -> bool:
@@ -61,11 +62,12 @@ class FuseOps(Pass):
             if node not in fusion.owner and op_def(node.op).pattern is OpPattern.REDUCE:
                 fusion.grow_reduction(node)
         for node in order:
-            if node not in fusion.owner and not is_view_op(node):
-                if op_def(node.op).pattern is OpPattern.INJECTIVE and len(node.outputs) == 1:
-                    fusion.claim(fusion.forward([node]))
-                elif broadcasts(node):
-                    fusion.claim(fusion.backward(node))
+            moves = op_def(node.op).pattern is OpPattern.INJECTIVE and not is_view_op(node)
+            if node not in fusion.owner and moves and len(node.outputs) == 1:
+                fusion.claim(fusion.forward([node]))
+        for node in order:
+            if node not in fusion.owner and broadcasts(node):
+                fusion.claim(fusion.backward(node))
         groups = fusion.finish()
         graph.groups = groups
         graph.nodes = [node for group in groups for node in group.nodes]
@@ -99,7 +101,7 @@ class _Fusion:
         return users[0] if is_plain(*users[0].args, *users[0].outputs) else None
 
     def grow_anchor(self, anchor: Node) -> None:
-        """The element-wise ops behind an anchor; for a matmul one op on whole rows too, and more."""
+        """The element-wise ops behind an anchor; behind a matmul one op on whole rows too."""
         nodes = [anchor]
         if anchor.output.dtype is DType.F32 and is_plain(*anchor.args, anchor.output):
             rows = False
@@ -119,13 +121,8 @@ class _Fusion:
     def grow_reduction(self, node: Node) -> None:
         """The element-wise ops that compute a reduction's input, and those behind it."""
         nodes = [node]
-        source = node.input(0)
-        prologue = source.producer
-        if (
-            prologue is not None
-            and self._joins(prologue, node)
-            and prologue.output.shape == source.shape
-        ):
+        prologue = node.input(0).producer
+        if prologue is not None and _reads_once(node) and self._joins(prologue, node):
             nodes = [*self.backward(prologue), node]
         self.claim(self.forward(nodes))
 
@@ -134,7 +131,9 @@ class _Fusion:
         nodes = list(nodes)
         while True:
             user = self.next_of(nodes[-1])
-            if user is None or not broadcasts(user) or user.output.shape != nodes[-1].output.shape:
+            if user is None or not broadcasts(user):
+                return nodes
+            if user.output.type.shape != nodes[-1].output.type.shape:
                 return nodes
             nodes.append(user)
 
@@ -149,7 +148,7 @@ class _Fusion:
                 if inner is None or not self._joins(inner, node) or inner in tree:
                     continue
                 # As many evaluations as before: broadcasting would repeat them.
-                if inner.output.shape == root.output.shape:
+                if inner.output.type.shape == root.output.type.shape:
                     tree.append(inner)
                     stack.append(inner)
         return sorted(tree, key=self.position.__getitem__)
@@ -184,26 +183,32 @@ def _is_epilogue(value: Value, user: Node, *, constants_only: bool) -> bool:
         other is value
         or (
             other.dtype is DType.F32
-            and _is_loadable(other, value.shape)
+            and _is_loadable(other, value.type.shape)
             and (other.is_const or not constants_only)
         )
         for other in user.args
     )
 
 
-def _is_loadable(value: Value, shape: tuple[int, ...]) -> bool:
-    """Same shape (pixel), one number for each index of the last axis (channel), or one number
-    (scalar)."""
-    if not value.type.is_static:
-        return False
-    own = value.shape
+def _is_loadable(value: Value, shape: Shape) -> bool:
+    """Same shape (pixel), one number per index of the last axis (channel), or one number."""
+    own = value.type.shape
     if own == shape or all(n == 1 for n in own):
         return True
     return own[-1] == shape[-1] and all(n == 1 for n in own[:-1])
 
 
+def _reads_once(node: Node) -> bool:
+    """A reduction that evaluates what it reads once: a plain one, or one that keeps a row."""
+    if node.op.startswith(("reduce_", "arg")):
+        return True
+    if node.op in ("softmax", "log_softmax", "lp_norm"):
+        return bool(node.attrs["axis"] == node.output.type.rank - 1)
+    return node.op in ("layer_norm", "rms_norm")
+
+
 def _is_row_op(value: Value, user: Node) -> bool:
-    """softmax or layer_norm over the last axis of ``value``, with constant parameters."""
+    """A softmax or norm over the last axis of ``value``, with constant parameters."""
     if user.op not in _ROW_OPS or user.output.type != value.type or user.input(0) is not value:
         return False
     return user.attrs["axis"] == value.type.rank - 1 and all(v.is_const for v in user.args[1:])

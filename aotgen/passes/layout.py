@@ -138,7 +138,7 @@ def _gathered(node: Node, attrs: dict[str, Any], perm: Perm) -> Permuted:
 
 @dataclass(frozen=True)
 class ReshapeSplit:
-    """``transpose(reshape(transpose(x, before), inner), after)``, a transpose and a reshape of x."""
+    """``transpose(reshape(transpose(x, before), inner), after)`` as a transpose and reshape."""
 
     before: Perm
     inner: Shape
@@ -182,7 +182,7 @@ def _with_units(axes: list[int], units: list[int]) -> Perm:
 def _blocks(
     source: tuple[int, ...], target: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
-    """Smallest runs of axes of equal product on both sides; extents of 1 in source are left out."""
+    """Smallest runs of axes of equal product on both sides, less source's 1s."""
     if math.prod(source) == 0 or math.prod(source) != math.prod(target):
         return None
     ins = [i for i, n in enumerate(source) if n != 1]

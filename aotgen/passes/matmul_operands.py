@@ -9,7 +9,7 @@ import numpy as np
 
 from aotgen.ir.graph import Node
 from aotgen.passes import layout
-from aotgen.passes.rewrite import Rewriter, is_plain_node, merged_origin
+from aotgen.passes.rewrite import Rewriter, is_plain_node
 
 
 def use_trans_b(rw: Rewriter, node: Node) -> bool:
@@ -72,7 +72,7 @@ def fold_flatten(rw: Rewriter, node: Node) -> bool:
     back = [axis - lead for axis in layout.inverse(perm)[lead:]]
     rows = np.ascontiguousarray(cube.transpose(*back, len(back))).reshape(b.shape)
     source = rw.insert_before(
-        node, "reshape", [x], origin=merged_origin(inner, flat), shape=flat.attrs["shape"]
+        node, "reshape", [x], name=flat.name, origin=flat.origin, shape=flat.attrs["shape"]
     )
     weights = rw.graph.constant(rows, b.name)
     rw.replace(node, "matmul", [source, weights, *node.inputs[2:]], node.attrs)

@@ -95,22 +95,6 @@ class Rewriter:
         self._adopt(node)
         return node.output
 
-    def insert_after(
-        self,
-        place: Node,
-        op: str,
-        inputs: Sequence[Value | None],
-        *,
-        name: str | None = None,
-        origin: tuple[str, ...] = (),
-        **attrs: Any,
-    ) -> Value:
-        """Insert a new node right behind ``place``; its first output."""
-        node = self.graph.make(op, inputs, name=name, origin=origin, **attrs)
-        self.graph.nodes.insert(self.graph.nodes.index(place) + 1, node)
-        self._adopt(node)
-        return node.output
-
     def replace(
         self,
         old: Node,
@@ -157,17 +141,19 @@ class Rewriter:
         """Run ``old``'s op on other inputs, and a node ``then`` behind it for each of its outputs.
 
         The values of ``old`` stay, so readers, graph outputs and names do not change. The inner
-        node keeps ``old``'s name; it is returned.
+        node keeps ``old``'s name and origin and is returned; ``origin`` is that of the others.
         """
         place = self.graph.nodes.index(old)
-        names = tuple(dict.fromkeys((*origin, *old.origin)))
-        inner = self.graph.make(old.op, inputs, name=old.name, origin=names, **attrs)
+        values = [f"{old.name}.out"] * len(old.outputs)
+        inner = self.graph.make(
+            old.op, inputs, name=old.name, origin=old.origin, output_names=values, **attrs
+        )
         self._forget(old)
         inner.name = old.name
         outer: list[Node] = []
         for source, value in zip(inner.outputs, old.outputs, strict=True):
             name = self.graph.unique_name(f"{old.name}.{then}")
-            node = Node(then, [source], [value], dict(then_attrs), name, names)
+            node = Node(then, [source], [value], dict(then_attrs), name, origin)
             if op_def(then).infer(node) != [value.type]:
                 raise InternalError(f"{node!r} does not give back {value!r}")
             value.producer = node
@@ -234,7 +220,7 @@ def constant_like(graph: Graph, array: Any, base: str) -> Value:
     """A new f32 constant from ``array`` (any float type), contiguous."""
     import numpy as np
 
-    return graph.constant(np.ascontiguousarray(array, dtype=np.float32), base)
+    return graph.constant(np.array(array, dtype=np.float32, order="C"), base)
 
 
 def type_of(node: Node) -> list[TensorType]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotgen.ir.graph import Graph, Node, Value
+from aotgen.ops.registry import OpPattern, op_def
 from aotgen.passes import layout
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import Perm
@@ -110,7 +111,10 @@ def _sink(rw: Rewriter, node: Node) -> bool:
     step = layout.permuted(node, perm)
     if step is None or not all(_can_undo(v, perm) for v in data):
         return False
+    source = next(v.producer.input(0) for v in data if v.producer and perm_of(v) == perm)
     if layout.is_identity(perm):
+        return False
+    if source.producer is None and layout.broadcasts(node) and _reaches_anchor(rw, node.output):
         return False
     inputs = list(node.inputs)
     moved = [v.producer for v in data if v.producer is not None and perm_of(v) == perm]
@@ -120,6 +124,29 @@ def _sink(rw: Rewriter, node: Node) -> bool:
     rw.compute_through(
         node, inputs, step.attrs, "transpose", {"perm": step.out}, origin=merged_origin(*moved)
     )
+    return True
+
+
+def _reaches_anchor(rw: Rewriter, value: Value) -> bool:
+    """A chain of element-wise ops leads from ``value`` into an anchor, which no transpose passes.
+
+    Then the transpose of a graph input is better in front of the chain: ops in the anchor's own
+    layout can be folded into its weights.
+    """
+    user = rw.sole_user(value)
+    while user is not None and layout.broadcasts(user):
+        user = rw.sole_user(user.output)
+    return user is not None and op_def(user.op).pattern is OpPattern.ANCHOR
+
+
+def _from_input(rw: Rewriter, value: Value, perm: Perm) -> bool:
+    """``value`` is computed from a graph input and constants by a chain of element-wise ops."""
+    while value.producer is not None:
+        node = value.producer
+        data = [v for v in dict.fromkeys(node.args) if not v.is_const]
+        if not layout.broadcasts(node) or len(data) != 1 or not _hoistable(rw, node, perm):
+            return False
+        value = data[0]
     return True
 
 
@@ -133,10 +160,20 @@ def _data_inputs(node: Node) -> list[Value]:
 def _can_undo(value: Value, perm: Perm) -> bool:
     """The inverse of ``perm`` costs nothing on ``value``, which is broadcast to the rank of
     ``perm``."""
-    if value.is_const or perm_of(value) == perm:
+    if value.is_const or _before_transpose(value, perm) is not None:
         return True
     shape = (1,) * (len(perm) - value.type.rank) + value.shape
     return layout.moves_only_units(shape, layout.inverse(perm))
+
+
+def _before_transpose(value: Value, perm: Perm) -> Value | None:
+    """x where ``value`` is its transpose by ``perm``, but for axes of extent 1."""
+    inner = perm_of(value)
+    if inner is None or value.producer is None or len(inner) != len(perm):
+        return None
+    source = value.producer.input(0)
+    rest = layout.compose(inner, layout.inverse(perm))
+    return source if layout.moves_only_units(source.shape, rest) else None
 
 
 def _undone(rw: Rewriter, place: Node, value: Value, perm: Perm) -> Value:
@@ -148,6 +185,7 @@ def _undone(rw: Rewriter, place: Node, value: Value, perm: Perm) -> Value:
     if all(n == 1 for n in shape) and value.type.rank <= 1:
         return value
     target = tuple(shape[a] for a in back)
+    value = _before_transpose(value, perm) or value
     if value.const is not None:
         array = value.const.reshape(shape).transpose(back)
         while array.ndim > value.type.rank and array.shape[0] == 1:
@@ -188,9 +226,7 @@ def _reshape_of_units(rw: Rewriter, node: Node, x: Value, perm: Perm) -> bool:
     """A transpose that moves nothing in memory vanishes in the reshape behind it."""
     if not layout.moves_only_units(x.shape, perm):
         return False
-    transposed = node.input(0).producer
-    assert transposed is not None
-    rw.replace(node, "reshape", [x], node.attrs, absorbed=[transposed], name=node.name)
+    rw.replace(node, "reshape", [x], node.attrs)
     return True
 
 
@@ -225,7 +261,9 @@ def _hoist_one(rw: Rewriter) -> bool:
             continue
         if layout.moves_only_units(node.input(0).shape, perm):
             continue
-        if _hoist_cost(rw, node.input(0), perm, _DEPTH) < 1:
+        cost = _hoist_cost(rw, node.input(0), perm, _DEPTH)
+        at_anchor = _reaches_anchor(rw, node.output)
+        if cost < 1 or (cost == 1 and at_anchor and _from_input(rw, node.input(0), perm)):
             inputs, attrs = _hoisted_operands(rw, inner, perm, _DEPTH)
             rw.replace(node, inner.op, inputs, attrs, absorbed=[inner], name=inner.name)
             return True

@@ -38,8 +38,8 @@ class Library:
         # seen at all.
         with tempfile.TemporaryDirectory(prefix="aotgen-") as folder:
             copy = Path(folder) / path.name
-            shutil.copyfile(path, copy)
             try:
+                shutil.copyfile(path, copy)
                 library = ctypes.CDLL(str(copy))
             except OSError as error:
                 raise BoardError(f"cannot load {path.name}: {error}") from error
@@ -47,7 +47,10 @@ class Library:
         self.run = getattr(library, f"{prefix}_run")
         self.reset = getattr(library, f"{prefix}_reset")
         self.strerror = getattr(library, f"{prefix}_strerror")
-        self.release = getattr(library, f"{prefix}_release", None)  # only of a GPU project
+        # Only a GPU project has these.
+        self.release = getattr(library, f"{prefix}_release", None)
+        self.cl_open = getattr(library, f"{prefix}_cl_open", None)
+        self.cl_close = getattr(library, f"{prefix}_cl_close", None)
         self.init.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         self.reset.argtypes = [ctypes.c_void_p]
@@ -55,9 +58,11 @@ class Library:
             function.restype = ctypes.c_int
         self.strerror.argtypes = [ctypes.c_int]
         self.strerror.restype = ctypes.c_char_p
-        if self.release is not None:
-            self.release.argtypes = [ctypes.c_void_p]
-            self.release.restype = None
+        for function in (self.release, self.cl_open, self.cl_close):
+            if function is not None:
+                function.argtypes = [ctypes.c_void_p]
+        if self.cl_open is not None:
+            self.cl_open.restype = ctypes.c_int
 
 
 class Instance:
@@ -85,9 +90,13 @@ class Instance:
         if weights is not None:
             self._buffers["weights"] = _aligned(weights.size, _BUFFER_ALIGN)
             self._buffers["weights"][:] = weights
-        pointers = [self._buffer_address(name) for name in api.config]
+        self._device = self._open_device()
+        pointers = [self._pointer(name) for name in api.config]
         config = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
-        self._check(library.init(self._context.ctypes.data, ctypes.addressof(config)), "init")
+        status = library.init(self._context.ctypes.data, ctypes.addressof(config))
+        if status < 0:
+            self._close_device()
+        self._check(status, "init")
         self._open = True
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -126,12 +135,33 @@ class Instance:
             if self._open and self._library.release is not None:
                 self._library.release(self._context.ctypes.data)
             self._open = False
+            self._close_device()
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             self.close()
 
-    def _buffer_address(self, name: str) -> int | None:
+    def _open_device(self) -> ctypes.Array[ctypes.c_void_p] | None:
+        """What ``config.cl`` points at: device, context and queue; None without a GPU."""
+        if self._library.cl_open is None:
+            return None
+        device = (ctypes.c_void_p * 3)()
+        if not self._library.cl_open(ctypes.addressof(device)):
+            raise BoardError(
+                "there is no OpenCL device",
+                remedy="install an OpenCL driver (pocl-opencl-icd) or compile with --device cpu",
+            )
+        return device
+
+    def _close_device(self) -> None:
+        if self._device is not None and self._library.cl_close is not None:
+            self._library.cl_close(ctypes.addressof(self._device))
+        self._device = None
+
+    def _pointer(self, name: str) -> int | None:
+        """The member ``name`` of the config struct."""
+        if name == "cl":
+            return None if self._device is None else ctypes.addressof(self._device)
         buffer = self._buffers.get(name)
         return buffer.ctypes.data if buffer is not None and buffer.size else None
 

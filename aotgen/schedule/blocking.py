@@ -1,8 +1,10 @@
-"""Default tile and blocking of a dense kernel, computed from the target's facts, and the model behind the choice.
+"""Default tile and blocking of a dense kernel, computed from the target's facts, and the model
+behind the choice.
 
-The model counts cycles of the register tile (FMA, load and issue throughput) and bytes from each cache level. Its two
-orders of loops: all panels a tile (pixels stay in L1, weights stream past; large maps) or one panel over all pixels
-(weights stay, pixels stream past; 14x14 and 7x7 maps), where the reduction may be cut into passes whose weights fit L2.
+The model counts cycles of the register tile (FMA, load and issue throughput) and bytes from each
+cache level. Its two orders of loops: all panels a tile (pixels stay in L1, weights stream past;
+large maps) or one panel over all pixels (weights stay, pixels stream past; 14x14 and 7x7 maps),
+where the reduction may be cut into passes whose weights fit L2.
 """
 
 from __future__ import annotations
@@ -74,8 +76,14 @@ def dense_config(config: Config, target: Target) -> DenseConfig:
 def config_of(c: DenseConfig, target: Target) -> Config:
     nr = c.vectors * target.vl
     return Config.of(
-        oh_tile=c.oh_tile, ow_tile=c.ow_tile, nr=nr, oc_block=c.block * nr, kc=c.kc, k_unroll=c.k_unroll,
-        next_lines=c.next_lines, prefetch_bytes=c.ahead * 4,
+        oh_tile=c.oh_tile,
+        ow_tile=c.ow_tile,
+        nr=nr,
+        oc_block=c.block * nr,
+        kc=c.kc,
+        k_unroll=c.k_unroll,
+        next_lines=c.next_lines,
+        prefetch_bytes=c.ahead * 4,
     )
 
 
@@ -102,7 +110,9 @@ def cut(value: int, limit: int) -> int:
 
 
 def pass_steps(problem: Problem, pixels: int, vectors: int, target: Target) -> int:
-    """Reduction steps whose weights (one panel wide) should stay in cache; 0 when all do, or none is read twice."""
+    """Reduction steps whose weights (one panel wide) should stay in cache; 0 when all do, or none
+    is read twice.
+    """
     if problem.rows * problem.cols <= pixels:
         return 0
     width = vectors * target.vl * 4
@@ -116,7 +126,9 @@ def pass_steps(problem: Problem, pixels: int, vectors: int, target: Target) -> i
 
 
 def next_lines(problem: Problem, c: DenseConfig, target: Target) -> int:
-    """Lines a round prefetches so that the next panel is in L2 when this one is done; 0 where pixels outnumber weights."""
+    """Lines a round prefetches so that the next panel is in L2 when this one is done; 0 where
+    pixels outnumber weights.
+    """
     if not problem.packed or c.block == 0 or problem.channels * problem.reduction * 4 < 65536:
         return 0
     tiles = _tiles(problem, c)
@@ -150,8 +162,10 @@ def default_config(problem: Problem, target: Target) -> Config:
     return config_of(best[2], target)
 
 
-def best_shape(problem: Problem, rows: int, cols: int, c: DenseConfig, target: Target) -> DenseConfig:
-    """``c`` with its row tile re-cut for pixels that form rows x cols and cannot be one long axis."""
+def best_shape(
+    problem: Problem, rows: int, cols: int, c: DenseConfig, target: Target
+) -> DenseConfig:
+    """``c`` with its tile re-cut for pixels of rows x cols that cannot be one long axis."""
     flat = replace(problem, rows=rows, cols=cols)
     most = c.oh_tile * c.ow_tile
     shapes = [s for s in tile_shapes(flat) if s[0] * s[1] <= most] or [(1, 1)]
@@ -175,10 +189,14 @@ def dense_space(problem: Problem, target: Target) -> tuple[Knob, ...]:
     shapes = tile_shapes(problem)
     most = -(-problem.channels // target.vl)
     limit = usable_registers(target)
-    widths = [v for v in range(1, min(8, most) + 1) if registers(1, v, target, problem.lane_step) <= limit]
+    widths = [
+        v for v in range(1, min(8, most) + 1) if registers(1, v, target, problem.lane_step) <= limit
+    ]
     nrs = tuple(v * target.vl for v in widths)
     panels = [0, *dict.fromkeys(v * target.vl for v in widths)]
-    kcs = {0} | {cut(problem.reduction, n) for n in (128, 256, 512, 1024, 2048) if n < problem.reduction}
+    kcs = {0} | {
+        cut(problem.reduction, n) for n in (128, 256, 512, 1024, 2048) if n < problem.reduction
+    }
     return (
         Knob("oh_tile", "ordinal", tuple(sorted({s[0] for s in shapes})), "rows"),
         Knob("ow_tile", "ordinal", tuple(sorted({s[1] for s in shapes})), "columns"),
@@ -209,13 +227,19 @@ def _tile_cycles(problem: Problem, c: DenseConfig, target: Target) -> float:
             for p in split_channels(problem.channels, target.vl, c.vectors):
                 pixels = r.size * col.size
                 step = step_cycles(pixels, p.vectors, target, problem.lane_step)
-                around = pixels * p.vectors * (1.0 + passes) / core_model(target).fma + 12 * passes + 2 * short
+                around = (
+                    pixels * p.vectors * (1.0 + passes) / core_model(target).fma
+                    + 12 * passes
+                    + 2 * short
+                )
                 total += r.count * col.count * p.count * (k * step + around)
     return total * problem.outer * problem.groups
 
 
 def _memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreModel) -> float:
-    """Cycles that operands from beyond L1 add; streams from L2 overlap with arithmetic, those from behind it hardly."""
+    """Cycles that operands from beyond L1 add; streams from L2 overlap with arithmetic, those from
+    behind it hardly.
+    """
     vl, k = target.vl, problem.reduction
     panel = k * c.vectors * vl * 4
     panels = -(-problem.channels // (c.vectors * vl))
@@ -230,7 +254,7 @@ def _memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreM
             return 0.3 * volume / core.l2
         return volume / core.far
 
-    tile_x = min(problem.x_bytes, pixels * k * 4)
+    tile_x = min(problem.x_bytes, pixels * (c.kc or k) * 4)
     x_total = problem.x_bytes * problem.outer
     first_touch = weights / core.far * (0.15 if c.next_lines else 0.5)
     if c.block == 0:

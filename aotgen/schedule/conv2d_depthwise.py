@@ -1,6 +1,7 @@
 """Depthwise conv (one filter per channel): register tiles with row reuse, vectors over channels.
 
-An input vector is loaded once for all outputs of the tile that it touches; the filter stays in registers where it fits.
+An input vector is loaded once for all outputs of the tile that it touches; the filter stays in
+registers where it fits.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from aotgen.schedule.base import (
     Template,
     Views,
 )
+from aotgen.schedule.c_text import wrap
 from aotgen.schedule.conv2d_direct import alias, conv_title, output_axes, why_not
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Axis, Block, kernel_params, loop, terms
@@ -53,7 +55,9 @@ class Window:
     def positions(self, axis: int, outputs: int) -> list[int]:
         """Input offsets along an axis that ``outputs`` neighbouring outputs read, ascending."""
         step, dilation = self.stride[axis], self.dilation[axis]
-        return sorted({o * step + k * dilation for o in range(outputs) for k in range(self.kernel[axis])})
+        return sorted(
+            {o * step + k * dilation for o in range(outputs) for k in range(self.kernel[axis])}
+        )
 
 
 class Conv2dDepthwise(Template):
@@ -67,7 +71,7 @@ class Conv2dDepthwise(Template):
             return reason
         shape = ConvShape.of(group.nodes[0])
         if not shape.is_depthwise or shape.axes == 3 or shape.taps > MAX_TAPS:
-            return f"needs as many groups as input and output channels, two axes, at most {MAX_TAPS} taps"
+            return f"needs groups == channels, at most two axes and {MAX_TAPS} taps"
         return None
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
@@ -85,8 +89,10 @@ class Conv2dDepthwise(Template):
     def check(self, group: Group, target: Target, config: Config) -> None:
         shape = ConvShape.of(group.nodes[0])
         tile = min(config.int("oh_tile"), shape.out[1]), min(config.int("ow_tile"), shape.out[2])
-        if not _fits(_window(shape), *tile, target):
-            raise ScheduleError(f"a depthwise tile of {tile[0]} x {tile[1]} outputs does not fit the registers")
+        if not _fits(_window(shape), tile[0], tile[1], target):
+            raise ScheduleError(
+                f"a depthwise tile of {tile[0]} x {tile[1]} outputs does not fit the registers"
+            )
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         node = group.nodes[0]
@@ -101,10 +107,15 @@ class Conv2dDepthwise(Template):
     def cost(self, group: Group, target: Target, config: Config) -> float:
         shape = ConvShape.of(group.nodes[0])
         core = core_model(target)
-        tile = config.int("oh_tile"), config.int("ow_tile")
-        cycles = _cycles(_window(shape), shape.out[1], shape.out[2], *tile, target)
+        rows, cols = config.int("oh_tile"), config.int("ow_tile")
+        cycles = _cycles(_window(shape), shape.out[1], shape.out[2], rows, cols, target)
         cycles *= shape.batch * padded(shape.channels, target.vl) / target.vl
-        moved = 4 * shape.channels * shape.batch * (shape.size[1] * shape.size[2] + shape.out[1] * shape.out[2])
+        moved = (
+            4
+            * shape.channels
+            * shape.batch
+            * (shape.size[1] * shape.size[2] + shape.out[1] * shape.out[2])
+        )
         cycles += moved / (core.l2 if moved < target.l2_bytes else core.far)
         return cycles / core.ghz * 1e-9
 
@@ -126,8 +137,9 @@ class Conv2dDepthwise(Template):
             params=kernel_params(args, fused),
             body=body,
         )
-        name = f"conv2d_f32_depthwise_{shape.kernel[1]}x{shape.kernel[2]}_{writer.rows[0].size}x{writer.cols[0].size}"
-        return Kernel(name, text, tuple(args), sum(r.count for r in writer.rows), fused.math)
+        tile = f"{writer.rows[0].size}x{writer.cols[0].size}"
+        name = f"conv2d_f32_depthwise_{shape.kernel[1]}x{shape.kernel[2]}_{tile}"
+        return Kernel(name, wrap(text), tuple(args), sum(r.count for r in writer.rows), fused.math)
 
 
 def _window(shape: ConvShape) -> Window:
@@ -168,14 +180,19 @@ def _cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target
             loads += window.taps if _held(window, outputs, target) else fmas
             chain = window.taps * core.latency
             issue = (fmas + loads + 3 * outputs + 8) / core.issue
-            total += r.count * c.count * (max(fmas / core.fma, loads / core.loads, issue, chain) + 1.5 * outputs + 6)
+            total += (
+                r.count
+                * c.count
+                * (max(fmas / core.fma, loads / core.loads, issue, chain) + 1.5 * outputs + 6)
+            )
     return total
 
 
 @lru_cache(maxsize=4096)
 def _default(window: Window, rows: int, cols: int, target: Target) -> Config:
     best = min(
-        _tiles(window, rows, cols, target), key=lambda t: (_cycles(window, rows, cols, *t, target), -t[0] * t[1], t)
+        _tiles(window, rows, cols, target),
+        key=lambda t: (_cycles(window, rows, cols, t[0], t[1], target), -t[0] * t[1], t),
     )
     return Config.of(oh_tile=best[0], ow_tile=best[1])
 
@@ -184,7 +201,13 @@ class _Writer:
     """Context of conv2d_depthwise.c.j2."""
 
     def __init__(
-        self, group: Group, shape: ConvShape, target: Target, config: Config, views: Views, fused: Fused
+        self,
+        group: Group,
+        shape: ConvShape,
+        target: Target,
+        config: Config,
+        views: Views,
+        fused: Fused,
     ) -> None:
         self.group, self.shape, self.fused, self.vl = group, shape, fused, target.vl
         self.target = target
@@ -229,13 +252,18 @@ class _Writer:
         weight = [f"vload(w + c + {t * self.wide})" for t in range(window.taps)]
         outputs = []
         for i in range(rows * cols):
-            at = {n: i // cols * self.row.stride(n) + i % cols * self.col.stride(n) for n in self.names()}
-            outputs.append({
-                "i": i,
-                "init": "vload(bias + c)" if self.bias is not None else "vzero()",
-                "store": self._store(i, at, 0),
-                "tail": self._store(i, at, self.shape.channels % self.vl),
-            })
+            at = {
+                n: i // cols * self.row.stride(n) + i % cols * self.col.stride(n)
+                for n in self.names()
+            }
+            outputs.append(
+                {
+                    "i": i,
+                    "init": "vload(bias + c)" if self.bias is not None else "vzero()",
+                    "store": self._store(i, at, 0),
+                    "tail": self._store(i, at, self.shape.channels % self.vl),
+                }
+            )
         inputs = []
         for iy in window.positions(0, rows):
             for ix in window.positions(1, cols):
@@ -247,15 +275,23 @@ class _Writer:
                 if uses:
                     inputs.append({"x": terms("", offset=iy * xs[1] + ix * xs[2]), "uses": uses})
         return {
-            "name": f"tile_{rows}x{cols}", "rows": rows, "cols": cols, "params": self._params(),
-            "held": weight if held else [], "outputs": outputs, "inputs": inputs,
+            "name": f"tile_{rows}x{cols}",
+            "rows": rows,
+            "cols": cols,
+            "params": self._params(),
+            "held": weight if held else [],
+            "outputs": outputs,
+            "inputs": inputs,
         }
 
     def _params(self) -> str:
         parts = ["const float *restrict x", "const float *restrict w"]
         if self.bias is not None:
             parts.append("const float *restrict bias")
-        parts += [f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}" for i in self.fused.inputs]
+        parts += [
+            f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}"
+            for i in self.fused.inputs
+        ]
         parts.append("float *y" if self.fused.aliased else "float *restrict y")
         return ", ".join(parts)
 
@@ -265,7 +301,9 @@ class _Writer:
             pointers = {e.name: terms(e.name, offset=at[e.name]) for e in self.fused.inputs}
             value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, 'c', 0, lanes)})"
         pointer = terms("y + c", offset=at["y"])
-        return f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
+        return (
+            f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
+        )
 
     def body(self) -> list[Block]:
         heights: list[list[Block]] = []
@@ -297,7 +335,9 @@ class _Writer:
             if name == "x":
                 offset -= self.shape.begin[1] * self.xs[1] + self.shape.begin[2] * self.xs[2]
             parts = [("i0", self.batch.stride(name))] if self.batch.extent > 1 else []
-            args.append(terms(name, *parts, ("r", row * run.size), (t, col * cols.size), offset=offset))
+            args.append(
+                terms(name, *parts, ("r", row * run.size), (t, col * cols.size), offset=offset)
+            )
         return f"@KERNEL@_tile_{run.size}x{cols.size}({', '.join(args)});"
 
 

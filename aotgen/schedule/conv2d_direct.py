@@ -1,7 +1,9 @@
-"""conv by the direct method: any kernel, stride, padding, dilation and group count, one to three spatial axes.
+"""conv by the direct method: any kernel, stride, padding, dilation and group count, one to three
+spatial axes.
 
-The register tile (``schedule.dense``) walks kernel depth, rows, columns and input channels over the input in place. Zeros
-around the input come from its view's border, so that no loop tests bounds and no im2col buffer exists.
+The register tile (``schedule.dense``) walks kernel depth, rows, columns and input channels over the
+input in place. Zeros around the input come from its view's border, so that no loop tests bounds and
+no im2col buffer exists.
 """
 
 from __future__ import annotations
@@ -23,9 +25,16 @@ from aotgen.schedule.base import (
     Template,
     Views,
 )
-from aotgen.schedule.blocking import Problem, dense_config, default_config, dense_space, predicted_seconds
+from aotgen.schedule.blocking import (
+    Problem,
+    default_config,
+    dense_config,
+    dense_space,
+    predicted_seconds,
+)
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import Axis, Dense, DenseConfig, DenseWriter, dense_kernel
+from aotgen.schedule.dense import Axis, Dense, DenseConfig
+from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
 from aotgen.schedule.packing import pack_panels, pad_channels
 from aotgen.schedule.tiles import check_tile, padded
@@ -55,7 +64,9 @@ def why_not(group: Group, target: Target, op: str = "conv") -> str | None:
 
 
 def alias(group: Group, value: Value) -> Alias:
-    """A dense kernel reads an epilogue input where it is about to write, and its anchor's inputs all over."""
+    """A dense kernel reads an epilogue input where it is about to write, and its anchor's inputs
+    all over.
+    """
     own = [] if group.anchor is None else group.anchor.args
     if any(v is value for v in own) or value.shape != group.output.shape:
         return "none"
@@ -63,7 +74,7 @@ def alias(group: Group, value: Value) -> Alias:
 
 
 def channel_axes(shape: ConvShape, target: Target, fused: Fused, weights: int) -> dict[str, int]:
-    """Strides of every operand from one group to the next; ``weights`` is a group's packed weights."""
+    """Strides of operands from one group to the next; ``weights`` is a group's packed weights."""
     wide = padded(shape.outputs // shape.groups, target.vl)
     strides = {
         "x": shape.channels // shape.groups,
@@ -79,7 +90,9 @@ def channel_axes(shape: ConvShape, target: Target, fused: Fused, weights: int) -
     return strides
 
 
-def output_axes(group: Group, shape: ConvShape, views: Views, fused: Fused) -> tuple[dict[str, int], ...]:
+def output_axes(
+    group: Group, shape: ConvShape, views: Views, fused: Fused
+) -> tuple[dict[str, int], ...]:
     """Strides of y and the epilogue's pixel inputs along (batch, depth, row, column)."""
     made: tuple[dict[str, int], ...] = ({}, {}, {}, {})
     operands = [("y", views[group.output].strides)]
@@ -115,7 +128,9 @@ def conv_dense(group: Group, shape: ConvShape, target: Target, views: Views, fus
     )
 
 
-def conv_args(group: Group, shape: ConvShape, writer: DenseWriter, weights: np.ndarray) -> list[Arg]:
+def conv_args(
+    group: Group, shape: ConvShape, writer: DenseWriter, weights: np.ndarray
+) -> list[Arg]:
     """x, w, bias, the epilogue's inputs and y. ``weights``: [groups, channels, reduction]."""
     node = group.nodes[0]
     vl = writer.vl
@@ -143,14 +158,16 @@ def group_weights(node: Node, shape: ConvShape) -> np.ndarray:
 def conv_title(shape: ConvShape) -> str:
     size, out = shape.size[3 - shape.axes :], shape.out[3 - shape.axes :]
     return (
-        f"conv {'x'.join(map(str, shape.kernel[3 - shape.axes:]))}, "
+        f"conv {'x'.join(map(str, shape.kernel[3 - shape.axes :]))}, "
         f"x [{shape.batch}, {', '.join(map(str, size))}, {shape.channels}] -> "
         f"y [{shape.batch}, {', '.join(map(str, out))}, {shape.outputs}]"
     )
 
 
 class DenseTemplate(Template):
-    """What the templates around the dense register tile share: knobs, defaults, checks and cost come from a Problem."""
+    """What the templates around the dense register tile share: knobs, defaults, checks and cost
+    come from a Problem.
+    """
 
     @abstractmethod
     def problem(self, group: Group, target: Target) -> Problem:
@@ -189,11 +206,20 @@ class Conv2dDirect(DenseTemplate):
     def problem(self, group: Group, target: Target) -> Problem:
         shape = ConvShape.of(group.nodes[0])
         return Problem(
-            rows=shape.out[1], cols=shape.out[2], outer=shape.batch * shape.out[0], groups=shape.groups,
-            channels=shape.outputs // shape.groups, reduction=shape.reduction,
+            rows=shape.out[1],
+            cols=shape.out[2],
+            outer=shape.batch * shape.out[0],
+            groups=shape.groups,
+            channels=shape.outputs // shape.groups,
+            reduction=shape.reduction,
             inner=shape.channels // shape.groups,
             passes=shape.kernel[1] if shape.taps > 1 else shape.channels // shape.groups,
-            x_bytes=4 * shape.channels // shape.groups * shape.size[1] * shape.size[2] * min(shape.size[0], shape.kernel[0]),
+            x_bytes=4
+            * shape.channels
+            // shape.groups
+            * shape.size[1]
+            * shape.size[2]
+            * min(shape.size[0], shape.kernel[0]),
             lane_step=target.isa == "neon",
         )
 
@@ -206,14 +232,24 @@ class Conv2dDirect(DenseTemplate):
         shape = ConvShape.of(node)
         fused = make_fused(group, target, views, shape.groups)
         dense = conv_dense(group, shape, target, views, fused)
-        return conv_kernel(group, shape, dense, dense_config(config, target), target, fused, "direct")
+        return conv_kernel(
+            group, shape, dense, dense_config(config, target), target, fused, "direct"
+        )
 
 
 def conv_kernel(
-    group: Group, shape: ConvShape, dense: Dense, config: DenseConfig, target: Target, fused: Fused, method: str
+    group: Group,
+    shape: ConvShape,
+    dense: Dense,
+    config: DenseConfig,
+    target: Target,
+    fused: Fused,
+    method: str,
 ) -> Kernel:
     """Render a convolution whose weights are walked in (kd, kh, kw, ic) order."""
     node = group.nodes[0]
     writer = DenseWriter(dense, config, target, fused, bias=node.optional(2) is not None)
     args = conv_args(group, shape, writer, group_weights(node, shape))
-    return dense_kernel(f"conv2d_f32_{method}_{writer.tile_text}", conv_title(shape), [], writer, args)
+    return dense_kernel(
+        f"conv2d_f32_{method}_{writer.tile_text}", conv_title(shape), [], writer, args
+    )

@@ -1,8 +1,9 @@
 """The first conv of a network: few input channels, in any memory order (an NCHW image above all).
 
-The register tile broadcasts single pixels, so it reads an image plane by plane as well as channels-last: the reduction
-runs over (channel, kernel row, kernel column) and two output pixels are ``stride`` floats apart. Rows of a strip of
-output rows are copied, with zeros around them, to scratch that stays in L1 or L2; the image itself needs no border.
+The register tile broadcasts single pixels, so it reads an image plane by plane as well as
+channels-last: the reduction runs over (channel, kernel row, kernel column) and two output pixels
+are ``stride`` floats apart. Rows of a strip of output rows are copied, with zeros around them, to
+scratch that stays in L1 or L2; the image itself needs no border.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from aotgen.schedule.conv2d_direct import (
     why_not,
 )
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import Axis, Block, Dense, DenseWriter, dense_kernel, loop
+from aotgen.schedule.dense import Axis, Block, Dense, loop
+from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import fused_needs, make_fused
 from aotgen.target.target import Target
 
@@ -40,15 +42,22 @@ class Conv2dFirst(DenseTemplate):
             return reason
         shape = ConvShape.of(group.nodes[0])
         if shape.axes == 3 or shape.groups != 1 or shape.channels > MAX_CHANNELS:
-            return f"needs one or two spatial axes, one group and at most {MAX_CHANNELS} input channels"
+            return f"needs at most two spatial axes, one group, {MAX_CHANNELS} input channels"
         return None
 
     def problem(self, group: Group, target: Target) -> Problem:
         shape = ConvShape.of(group.nodes[0])
         strip = shape.channels * shape.kernel[1] * (shape.size[2] + shape.begin[2] + shape.end[2])
         return Problem(
-            rows=shape.out[1], cols=shape.out[2], outer=shape.batch, groups=1, channels=shape.outputs,
-            reduction=shape.reduction, inner=shape.kernel[2], passes=1, x_bytes=4 * strip,
+            rows=shape.out[1],
+            cols=shape.out[2],
+            outer=shape.batch,
+            groups=1,
+            channels=shape.outputs,
+            reduction=shape.reduction,
+            inner=shape.kernel[2],
+            passes=1,
+            x_bytes=4 * strip,
             lane_step=target.isa == "neon" and shape.kernel[2] >= 4 and shape.dilation[2] == 1,
         )
 
@@ -63,7 +72,11 @@ class Conv2dFirst(DenseTemplate):
         shape = ConvShape.of(group.nodes[0])
         found = super().default(group, target).as_dict()
         rows = 1
-        while rows < 8 and rows * 2 <= shape.out[1] and _strip_floats(shape, rows * 2) * 4 <= target.l1_bytes // 2:
+        while (
+            rows < 8
+            and rows * 2 <= shape.out[1]
+            and _strip_floats(shape, rows * 2) * 4 <= target.l1_bytes // 2
+        ):
             rows *= 2
         found.update(kc=0, next_lines=0, prefetch_bytes=0, oh_tile=1, strip_rows=rows)
         return Config.of(**found)
@@ -99,25 +112,41 @@ class Conv2dFirst(DenseTemplate):
         writer.row_range = ("0", "rows")
         weights = group_weights(node, shape)
         taps = weights.reshape(1, shape.outputs, shape.taps, shape.channels)
-        args = conv_args(group, shape, writer, np.ascontiguousarray(taps.swapaxes(2, 3)).reshape(weights.shape))
+        args = conv_args(
+            group, shape, writer, np.ascontiguousarray(taps.swapaxes(2, 3)).reshape(weights.shape)
+        )
         args.append(Arg("strip", "float *", scratch_bytes=4 * lines * width * shape.channels))
         strips = -(-shape.out[1] // strip_rows)
-        body = writer.wrap([loop("s", "r0", "r1", self._strip(shape, strip_rows, writer, x.strides[0]))])
+        body = writer.wrap(
+            [loop("s", "r0", "r1", self._strip(shape, strip_rows, writer, x.strides[0]))]
+        )
         copy = render("kernels/strip.c.j2", **_copy_context(shape, x.strides, lines, width))
         return dense_kernel(
-            f"conv2d_f32_first_{writer.tile_text}", conv_title(shape),
-            [f"r0, r1 count strips of {strip_rows} output rows"], writer, args,
-            helpers=[copy.strip("\n")], body=body, rows=strips, includes=frozenset({"string.h"}),
+            f"conv2d_f32_first_{writer.tile_text}",
+            conv_title(shape),
+            [f"r0, r1 count strips of {strip_rows} output rows"],
+            writer,
+            args,
+            helpers=[copy.strip("\n")],
+            body=body,
+            rows=strips,
+            includes=frozenset({"string.h"}),
         )
 
-    def _strip(self, shape: ConvShape, strip_rows: int, writer: DenseWriter, image: int) -> list[Block]:
+    def _strip(
+        self, shape: ConvShape, strip_rows: int, writer: DenseWriter, image: int
+    ) -> list[Block]:
         """One strip: copy its input rows, then all its tiles."""
         out = shape.out[1]
         rows = f"{strip_rows}"
         if out % strip_rows:
             rows = f"{out} - first < {strip_rows} ? {out} - first : {strip_rows}"
         x = f"x + (ptrdiff_t)i0 * {image}" if shape.batch > 1 else "x"
-        top = f"first * {shape.stride[1]} - {shape.begin[1]}" if shape.begin[1] else f"first * {shape.stride[1]}"
+        top = (
+            f"first * {shape.stride[1]} - {shape.begin[1]}"
+            if shape.begin[1]
+            else f"first * {shape.stride[1]}"
+        )
         return [
             f"const int32_t first = s * {strip_rows};",
             f"const int32_t rows = {rows};",
@@ -141,12 +170,20 @@ def _strip_floats(shape: ConvShape, rows: int) -> int:
     return _strip_lines(shape, rows) * _strip_width(shape) * shape.channels
 
 
-def _copy_context(shape: ConvShape, strides: tuple[int, ...], lines: int, width: int) -> dict[str, int]:
-    """What strip.c.j2 prints: extents, strides of the image, and where its columns land in a line."""
+def _copy_context(
+    shape: ConvShape, strides: tuple[int, ...], lines: int, width: int
+) -> dict[str, int]:
+    """What strip.c.j2 prints: extents, strides of the image, where its columns land in a line."""
     spatial = (0,) * (3 - shape.axes) + strides[1 : 1 + shape.axes]
     left = shape.begin[2]
     return {
-        "channels": shape.channels, "lines": lines, "width": width, "left": left,
-        "height": shape.size[1], "columns": min(shape.size[2], width - left),
-        "channel_stride": strides[-1], "row_stride": spatial[1], "pixel_stride": spatial[2],
+        "channels": shape.channels,
+        "lines": lines,
+        "width": width,
+        "left": left,
+        "height": shape.size[1],
+        "columns": min(shape.size[2], width - left),
+        "channel_stride": strides[-1],
+        "row_stride": spatial[1],
+        "pixel_stride": spatial[2],
     }

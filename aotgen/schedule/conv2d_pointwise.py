@@ -1,7 +1,9 @@
-"""1x1 conv as a matrix product: pixels x input channels times input channels x output channels, in place.
+"""1x1 conv as a matrix product: pixels x input channels times input channels x output channels, in
+place.
 
-Where every operand steps evenly from pixel to pixel, all pixels form one long axis and a tile may span image rows;
-else (a bordered output, a stride) tiles stay within rows, or span whole narrow rows.
+Where every operand steps evenly from pixel to pixel, all pixels form one long axis and a tile may
+span image rows; else (a bordered output, a stride) tiles stay within rows, or span whole narrow
+rows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from aotgen.schedule.conv2d_direct import (
     why_not,
 )
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import Axis, Dense, DenseWriter, collapse, dense_kernel
+from aotgen.schedule.dense import Axis, Dense, collapse
+from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import fused_needs, make_fused
 from aotgen.target.target import Target
 
@@ -41,8 +44,15 @@ class Conv2dPointwise(DenseTemplate):
         shape = ConvShape.of(group.nodes[0])
         pixels = shape.batch * shape.out[0] * shape.out[1] * shape.out[2]
         return Problem(
-            rows=pixels, cols=1, outer=1, groups=1, channels=shape.outputs, reduction=shape.channels,
-            inner=shape.channels, passes=shape.channels, x_bytes=4 * shape.channels * pixels,
+            rows=pixels,
+            cols=1,
+            outer=1,
+            groups=1,
+            channels=shape.outputs,
+            reduction=shape.channels,
+            inner=shape.channels,
+            passes=shape.channels,
+            x_bytes=4 * shape.channels * pixels,
             lane_step=target.isa == "neon",
         )
 
@@ -72,4 +82,6 @@ class Conv2dPointwise(DenseTemplate):
         dense = Dense(tuple(outer), rows, cols, ((shape.channels, 1),), shape.outputs)
         writer = DenseWriter(dense, cfg, target, fused, bias=node.optional(2) is not None)
         args = conv_args(group, shape, writer, group_weights(node, shape))
-        return dense_kernel(f"conv2d_f32_pointwise_{writer.tile_text}", conv_title(shape), [], writer, args)
+        return dense_kernel(
+            f"conv2d_f32_pointwise_{writer.tile_text}", conv_title(shape), [], writer, args
+        )

@@ -82,17 +82,25 @@ class ConvShape:
         return self.batch * self.out[0] * self.out[1] * self.out[2] * self.outputs * self.reduction
 
     def border(self) -> tuple[tuple[int, int], ...]:
-        """Zeros that must surround the input, per axis of the node's own input (batch, spatial, channels)."""
+        """Zeros that must surround the input, per axis of the node's own input (batch, spatial,
+        channels).
+        """
         spatial = []
         for i in range(3 - self.axes, 3):
-            last = (self.out[i] - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] - self.begin[i]
+            last = (
+                (self.out[i] - 1) * self.stride[i]
+                + (self.kernel[i] - 1) * self.dilation[i]
+                - self.begin[i]
+            )
             spatial.append((self.begin[i], max(0, last - (self.size[i] - 1))))
         return ((0, 0), *spatial, (0, 0))
 
     def need(self, unit_inner: bool = True) -> Need:
         """What a kernel without bounds tests asks of its input."""
         border = self.border()
-        return Need(border=border if any(b != (0, 0) for b in border) else (), unit_inner=unit_inner)
+        return Need(
+            border=border if any(b != (0, 0) for b in border) else (), unit_inner=unit_inner
+        )
 
     def spatial_strides(self, view: View) -> Triple:
         """Elements between neighbours along (depth, height, width); 0 for axes the node lacks."""

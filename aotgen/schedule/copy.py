@@ -16,6 +16,9 @@ from aotgen.te.compute import Scan
 from aotgen.te.emit import Block, render_block
 from aotgen.te.expr import const
 
+NAMES = ("i", "j", "k", "l", "m", "n", "o", "p")
+"""Loop names by axis."""
+
 TILE = 16
 """Elements along each side of a transpose's tiles: a tile's lines of both sides stay in L1."""
 
@@ -47,7 +50,9 @@ def _offset(parts: list[tuple[str, int]], const_part: int = 0) -> str:
 
 
 def _merged(axes: list[_Axis]) -> list[_Axis]:
-    """Axes of extent 1 dropped, the others by falling stride of the target, contiguous neighbours joined."""
+    """Axes of extent 1 dropped, the others by falling stride of the target, contiguous neighbours
+    joined.
+    """
     kept = sorted((a for a in axes if a.extent > 1), key=lambda a: (-abs(a.dst), -abs(a.src)))
     out: list[_Axis] = []
     for axis in kept:
@@ -57,8 +62,9 @@ def _merged(axes: list[_Axis]) -> list[_Axis]:
                 out[-1] = _Axis(axis.name, o.extent * axis.extent, axis.src, axis.dst)
                 continue
         out.append(axis)
-    names = "i j k l m n o p".split()
-    return [_Axis(names[k] if k < 8 else f"i{k}", a.extent, a.src, a.dst) for k, a in enumerate(out)]
+    return [
+        _Axis(NAMES[k] if k < 8 else f"i{k}", a.extent, a.src, a.dst) for k, a in enumerate(out)
+    ]
 
 
 def copy_nest(
@@ -100,8 +106,14 @@ def _loops(axes: list[_Axis], body: Block, rows: bool = True) -> Block:
     """Loops around ``body``; the first one over [r0, r1)."""
     for position in range(len(axes) - 1, -1, -1):
         axis = axes[position]
-        lo, hi = ("r0", "r1") if rows and position == 0 else (str(axis.lo), str(axis.lo + axis.extent))
-        body = [f"for (int32_t {axis.name} = {lo}; {axis.name} < {hi}; {axis.name}++) {{", body, "}"]
+        lo, hi = (
+            ("r0", "r1") if rows and position == 0 else (str(axis.lo), str(axis.lo + axis.extent))
+        )
+        body = [
+            f"for (int32_t {axis.name} = {lo}; {axis.name} < {hi}; {axis.name}++) {{",
+            body,
+            "}",
+        ]
     return body
 
 
@@ -128,7 +140,9 @@ def _copy_loops(axes: list[_Axis], dtype: DType, target: Target) -> tuple[Block,
 
 
 def _transpose_loops(axes: list[_Axis]) -> tuple[Block, int]:
-    """Tiles over the inner axes of source and target: rows are those of the outermost axis that is left, or tiles."""
+    """Tiles over the inner axes of source and target: rows are those of the outermost axis that is
+    left, or tiles.
+    """
     inner = axes[-1]
     across = min(axes[:-1], key=lambda a: (abs(a.src) if a.src else math.inf, -a.extent))
     outer = [a for a in axes if a is not inner and a is not across]
@@ -184,7 +198,9 @@ def _c_function(name: str, purpose: str, args: tuple[Arg, ...], body: Block, row
 def _cl_items(
     name: str, purpose: str, dtype: DType, axes: list[_Axis], reads: bool, fill: str
 ) -> Kernel:
-    """One work item an element; the innermost axis is dimension 0, all others together are dimension 1."""
+    """One work item an element; the innermost axis is dimension 0, all others together are
+    dimension 1.
+    """
     ctype = ClPrinter().ctype(dtype)
     lines: Block = []
     parameters = [f"__global const {ctype} *x", "int x_off"] if reads else []
@@ -203,15 +219,21 @@ def _cl_items(
     src = _offset([("x_off", 1), *((a.name, a.src) for a in axes)])
     dst = _offset([("y_off", 1), *((a.name, a.dst) for a in axes)])
     lines.append(f"y[{dst}] = {f'x[{src}]' if reads else fill};")
-    function: Block = [f"/* {purpose} */", f"__kernel void @KERNEL@({', '.join(parameters)}) {{", lines, "}"]
+    function: Block = [
+        f"/* {purpose} */",
+        f"__kernel void @KERNEL@({', '.join(parameters)}) {{",
+        lines,
+        "}",
+    ]
     args = (Arg("x", f"const {dtype.c} *"),) if reads else ()
     args = (*args, Arg("y", f"{dtype.c} *", is_output=True))
     return Kernel(name, render_block(function) + "\n", args, 1, global_size=size)
 
 
 def _slabs(view: View) -> list[list[_Axis]]:
-    """Boxes that cover a view's border once: along each axis the part before and after, inside in earlier axes."""
-    names = "i j k l m n o p".split()
+    """Boxes that cover a view's border once: along each axis the part before and after, inside in
+    earlier axes.
+    """
     boxes: list[list[_Axis]] = []
     for axis in range(len(view.shape)):
         for lo, extent in (
@@ -225,11 +247,11 @@ def _slabs(view: View) -> list[list[_Axis]]:
                 before, after = view.border_of(other)
                 stride = view.strides[other]
                 if other < axis:
-                    box.append(_Axis(names[other], n, 0, stride))
+                    box.append(_Axis(NAMES[other], n, 0, stride))
                 elif other == axis:
-                    box.append(_Axis(names[other], extent, 0, stride, lo))
+                    box.append(_Axis(NAMES[other], extent, 0, stride, lo))
                 else:
-                    box.append(_Axis(names[other], n + before + after, 0, stride, -before))
+                    box.append(_Axis(NAMES[other], n + before + after, 0, stride, -before))
             boxes.append(box)
     return boxes
 
@@ -241,15 +263,15 @@ def border_fill(view: View, target: Target, value: float = 0.0) -> Kernel:
     purpose = f"Writes {literals.f32(value)} to the border of {shape} {view.dtype.value}."
     if target.device == "gpu":
         whole = [
-            _Axis(name, n + sum(view.border_of(k)), 0, view.strides[k], -view.border_of(k)[0])
-            for k, (name, n) in enumerate(zip("i j k l m n o p".split(), view.shape, strict=False))
+            _Axis(NAMES[k], n + sum(view.border_of(k)), 0, view.strides[k], -view.border_of(k)[0])
+            for k, n in enumerate(view.shape)
         ]
         kernel = _cl_items(f"border_{view.dtype.value}", purpose, view.dtype, whole, False, text)
         inside = " && ".join(
             f"{a.name} >= 0 && {a.name} < {n}" for a, n in zip(whole, view.shape, strict=True)
         )
-        body = kernel.body.replace("    y[", f"    if ({inside}) return;\n    y[")
-        return Kernel(kernel.name, body, kernel.args, 1, global_size=kernel.global_size)
+        text = kernel.body.replace("    y[", f"    if ({inside}) return;\n    y[")
+        return Kernel(kernel.name, text, kernel.args, 1, global_size=kernel.global_size)
     body: Block = ["(void)r0;", "(void)r1;"]
     for box in _slabs(view):
         loops, const_part = _joined(box)
@@ -278,9 +300,9 @@ def scan_kernel(
 ) -> Kernel:
     """Running sums along one axis; all other axes are loops around it."""
     printer = ClPrinter() if target.device == "gpu" else CPrinter()
-    dtype, names = output.dtype, "i j k l m n o p".split()
+    dtype = output.dtype
     axes = [
-        _Axis(names[a], n, source_view.strides[a], view.strides[a])
+        _Axis(NAMES[a], n, source_view.strides[a], view.strides[a])
         for a, n in enumerate(view.shape)
     ]
     along = axes[scan.axis]
@@ -309,7 +331,9 @@ def scan_kernel(
     if target.device == "gpu":
         return _cl_scan(f"cumsum_{dtype.value}", purpose, ctype, outer, body, args)
     if not outer:
-        return _c_function(f"cumsum_{dtype.value}", purpose, args, ["(void)r0;", "(void)r1;", *body], 1)
+        return _c_function(
+            f"cumsum_{dtype.value}", purpose, args, ["(void)r0;", "(void)r1;", *body], 1
+        )
     return _c_function(f"cumsum_{dtype.value}", purpose, args, _loops(outer, body), outer[0].extent)
 
 
@@ -324,6 +348,11 @@ def _cl_scan(
     for axis in reversed(outer):
         lines += [f"const int {axis.name} = item % {axis.extent};", f"item /= {axis.extent};"]
     parameters = f"__global const {ctype} *x_base, int x_off, __global {ctype} *y_base, int y_off"
-    function: Block = [f"/* {purpose} */", f"__kernel void @KERNEL@({parameters}) {{", [*lines, *body], "}"]
+    function: Block = [
+        f"/* {purpose} */",
+        f"__kernel void @KERNEL@({parameters}) {{",
+        [*lines, *body],
+        "}",
+    ]
     size = (math.prod(a.extent for a in outer),)
     return Kernel(name, render_block(function) + "\n", args, 1, global_size=size)

@@ -1,7 +1,9 @@
-"""What an anchor's epilogue needs inside a kernel: its C function, and how each of its inputs is addressed.
+"""What an anchor's epilogue needs inside a kernel: its C function, and how each of its inputs is
+addressed.
 
-te prints the arithmetic (``aotgen.te.epilogue``); this module turns its inputs into kernel arguments. Axes of the
-output are named by the template: strides of an input are asked for per output axis.
+te prints the arithmetic (``aotgen.te.epilogue``); this module turns its inputs into kernel
+arguments. Axes of the output are named by the template: strides of an input are asked for per
+output axis.
 """
 
 from __future__ import annotations
@@ -56,7 +58,11 @@ class Fused:
     @property
     def row_args(self) -> tuple[Arg, ...]:
         """Further arguments of the row epilogue, under names that no other argument has."""
-        return () if self.rows is None else tuple(replace(a, name=f"row_{a.name}") for a in self.rows.args)
+        return (
+            ()
+            if self.rows is None
+            else tuple(replace(a, name=f"row_{a.name}") for a in self.rows.args)
+        )
 
     def load(self, at: dict[str, str], channel: str, n: int, lanes: int) -> str:
         """C arguments for ``@KERNEL@_epilogue`` behind the accumulator: ", vload(...)" per input.
@@ -79,7 +85,9 @@ class Fused:
         return "".join(f", {p}" for p in parts)
 
 
-def make_fused(group: Group, target: Target, views: Views, groups: int = 1, rows: bool = False) -> Fused:
+def make_fused(
+    group: Group, target: Target, views: Views, groups: int = 1, rows: bool = False
+) -> Fused:
     """The epilogue of a group whose last output axis holds ``groups`` groups of channels.
 
     Args:
@@ -96,7 +104,9 @@ def make_fused(group: Group, target: Target, views: Views, groups: int = 1, rows
     for e in made.inputs:
         if e.kind == "channel" and e.value.const is not None:
             packed = pad_channels(e.value.const, groups, channels, target.vl)
-            inputs.append(FusedInput(e.name, "channel", None, PackedConst(e.name, packed, e.value), ()))
+            inputs.append(
+                FusedInput(e.name, "channel", None, PackedConst(e.name, packed, e.value), ())
+            )
         elif e.value.const is not None:
             flat = PackedConst(e.name, e.value.const.reshape(-1), e.value)
             strides = dense_strides(group.output.shape) if e.kind == "pixel" else ()

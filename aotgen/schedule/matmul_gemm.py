@@ -1,8 +1,10 @@
-"""matmul: a [.., M, K] times b [.., K, N] (or [.., N, K] with trans_b), numpy broadcasting over the leading axes.
+"""matmul: a [.., M, K] times b [.., K, N] (or [.., N, K] with trans_b), numpy broadcasting over the
+leading axes.
 
-``MatmulGemm`` has constant b, packed at compile time: rows of all batch entries form one long axis where strides allow.
-``MatmulBatch`` has an activation b (attention): read in place when its columns lie next to each other and few rows use
-it, else packed into panels in scratch, once per batch entry.
+``MatmulGemm`` has constant b, packed at compile time: rows of all batch entries form one long axis
+where strides allow. ``MatmulBatch`` has an activation b (attention): read in place when its columns
+lie next to each other and few rows use it, else packed into panels in scratch, once per batch
+entry.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from aotgen.ir.types import DType
 from aotgen.schedule.base import Arg, Config, Kernel, Need, PackedConst, Views
 from aotgen.schedule.blocking import Problem, dense_config
 from aotgen.schedule.conv2d_direct import DenseTemplate
-from aotgen.schedule.dense import Axis, Block, Dense, DenseWriter, collapse, dense_kernel
+from aotgen.schedule.dense import Axis, Block, Dense, collapse
+from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
 from aotgen.schedule.packing import pack_panels, pad_channels, panel_floats
 from aotgen.target.target import Target
@@ -67,13 +70,19 @@ def matmul_anchor(group: Group, target: Target) -> Node | str:
     return node
 
 
-def broadcast_strides(strides: tuple[int, ...], shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Strides of an operand's leading axes along the output's ``rank`` leading axes; 0 where it is broadcast."""
+def broadcast_strides(
+    strides: tuple[int, ...], shape: tuple[int, ...], rank: int
+) -> tuple[int, ...]:
+    """Strides of an operand's leading axes along the output's ``rank`` leading axes; 0 where it is
+    broadcast.
+    """
     own = tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
     return (0,) * (rank - len(own)) + own
 
 
-def batch_axes(group: Group, shape: MatmulShape, views: Views, fused: Fused) -> tuple[list[Axis], Axis]:
+def batch_axes(
+    group: Group, shape: MatmulShape, views: Views, fused: Fused
+) -> tuple[list[Axis], Axis]:
     """(leading axes, row axis) with strides of x, y and the epilogue's pixel inputs."""
     node = group.nodes[0]
     a, y = views[node.input(0)], views[group.output]
@@ -91,7 +100,8 @@ def batch_axes(group: Group, shape: MatmulShape, views: Views, fused: Fused) -> 
 
 def matmul_title(node: Node) -> str:
     a, b = node.input(0).shape, node.input(1).shape
-    return f"matmul a {list(a)}, b {list(b)}{' transposed' if node.attrs['trans_b'] else ''} -> {list(node.output.shape)}"
+    transposed = " transposed" if node.attrs["trans_b"] else ""
+    return f"matmul a {list(a)}, b {list(b)}{transposed} -> y {list(node.output.shape)}"
 
 
 class MatmulTemplate(DenseTemplate):
@@ -101,8 +111,15 @@ class MatmulTemplate(DenseTemplate):
         shape = MatmulShape.of(group.nodes[0])
         rows = self.rows(group, shape)
         return Problem(
-            rows=rows, cols=1, outer=1, groups=shape.m * prod(shape.batch) // rows, channels=shape.n,
-            reduction=shape.k, inner=shape.k, passes=shape.k, x_bytes=4 * rows * shape.k,
+            rows=rows,
+            cols=1,
+            outer=1,
+            groups=shape.m * prod(shape.batch) // rows,
+            channels=shape.n,
+            reduction=shape.k,
+            inner=shape.k,
+            passes=shape.k,
+            x_bytes=4 * rows * shape.k,
             lane_step=target.isa == "neon",
         )
 
@@ -145,7 +162,9 @@ class MatmulGemm(MatmulTemplate):
         w = w if shape.trans_b else w.swapaxes(-1, -2)
         packed_size = -(-shape.n // target.vl) * target.vl * shape.k
         leading = _with_weights(leading, w.shape[:-2], packed_size)
-        lone_rows = fused.rows is not None and shape.m == 1  # the row epilogue counts rows of a product
+        lone_rows = (
+            fused.rows is not None and shape.m == 1
+        )  # the row epilogue counts rows of a product
         merged = [*collapse(leading), row] if lone_rows and leading else collapse([*leading, row])
         outer = tuple(a for a in merged[:-1] if a.extent > 1)
         dense = Dense(outer, merged[-1], Axis(1, {}), ((shape.k, 1),), shape.n)
@@ -159,7 +178,9 @@ class MatmulGemm(MatmulTemplate):
         args += _bias_args(node, shape.n, target)
         args += [i.arg for i in fused.inputs] + list(fused.row_args)
         args.append(Arg("y", "float *", value=group.output, is_output=True))
-        return dense_kernel(f"matmul_f32_gemm_{writer.tile_text}", matmul_title(node), [], writer, args)
+        return dense_kernel(
+            f"matmul_f32_gemm_{writer.tile_text}", matmul_title(node), [], writer, args
+        )
 
 
 class MatmulBatch(MatmulTemplate):
@@ -190,13 +211,15 @@ class MatmulBatch(MatmulTemplate):
         b = views[node.input(1)]
         k_stride, n_stride = b.strides[-2:][::-1] if shape.trans_b else b.strides[-2:]
         own = broadcast_strides(b.strides[:-2], b.shape[:-2], len(shape.batch))
-        leading = [
-            Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(leading, own, strict=True)
-        ]
+        leading = [Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(leading, own, strict=True)]
         in_place = n_stride == 1 and shape.m <= 2 * cfg.oh_tile
         outer = collapse(leading) if leading else []
         dense = Dense(
-            tuple(a for a in outer if a.extent > 1), row, Axis(1, {}), ((shape.k, 1),), shape.n,
+            tuple(a for a in outer if a.extent > 1),
+            row,
+            Axis(1, {}),
+            ((shape.k, 1),),
+            shape.n,
             w_step=k_stride if in_place else 0,
         )
         writer = DenseWriter(dense, cfg, target, fused, bias=node.optional(2) is not None)
@@ -214,7 +237,13 @@ class MatmulBatch(MatmulTemplate):
         call: Block = f"@KERNEL@_pack({writer.pointer('w')}, packed);"
         pack = render("kernels/pack_b.c.j2", **_pack_context(writer, shape, k_stride, n_stride))
         return dense_kernel(
-            name, title, [], writer, args, helpers=[pack.strip("\n")], body=writer.wrap([call, *writer.nests()])
+            name,
+            title,
+            [],
+            writer,
+            args,
+            helpers=[pack.strip("\n")],
+            body=writer.wrap([call, *writer.nests()]),
         )
 
 
@@ -229,7 +258,13 @@ def _bias_args(node: Node, n: int, target: Target) -> list[Arg]:
     bias = node.optional(2)
     if bias is None or bias.const is None:
         return []
-    return [Arg("bias", "const float *", const=PackedConst("bias", pad_channels(bias.const, 1, n, target.vl), bias))]
+    return [
+        Arg(
+            "bias",
+            "const float *",
+            const=PackedConst("bias", pad_channels(bias.const, 1, n, target.vl), bias),
+        )
+    ]
 
 
 def _with_weights(axes: list[Axis], leading: tuple[int, ...], size: int) -> list[Axis]:
@@ -242,7 +277,9 @@ def _with_weights(axes: list[Axis], leading: tuple[int, ...], size: int) -> list
     return [Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(axes, own, strict=True)]
 
 
-def _pack_context(writer: DenseWriter, shape: MatmulShape, k_stride: int, n_stride: int) -> dict[str, object]:
+def _pack_context(
+    writer: DenseWriter, shape: MatmulShape, k_stride: int, n_stride: int
+) -> dict[str, object]:
     """What pack_b.c.j2 prints."""
     vl = writer.vl
     panels = []
@@ -252,12 +289,27 @@ def _pack_context(writer: DenseWriter, shape: MatmulShape, k_stride: int, n_stri
         for v in range(p.vectors):
             masked = p.lanes and v == p.vectors - 1
             source = f"from + {v * vl}" if v else "from"
-            loads.append({"to": v * vl, "load": f"vload_n({source}, {p.lanes})" if masked else f"vload({source})"})
-        panels.append({
-            "count": p.count, "width": width, "start": p.channel * n_stride, "step": width * n_stride, "loads": loads,
-            "columns": width - vl + p.lanes if p.lanes else width,
-        })
+            loads.append(
+                {
+                    "to": v * vl,
+                    "load": f"vload_n({source}, {p.lanes})" if masked else f"vload({source})",
+                }
+            )
+        panels.append(
+            {
+                "count": p.count,
+                "width": width,
+                "start": p.channel * n_stride,
+                "step": width * n_stride,
+                "loads": loads,
+                "columns": width - vl + p.lanes if p.lanes else width,
+            }
+        )
     return {
-        "k": shape.k, "n": shape.n, "k_stride": k_stride, "n_stride": n_stride, "panels": panels,
+        "k": shape.k,
+        "n": shape.n,
+        "k_stride": k_stride,
+        "n_stride": n_stride,
+        "panels": panels,
         "widths": " or ".join(str(p["width"]) for p in panels),
     }

@@ -1,26 +1,26 @@
-"""The te nest as a template: every Group whose ops have compute definitions, on any views, for C and OpenCL.
+"""The te nest as a template: every Group whose ops have compute definitions, on any views, for C
+and OpenCL.
 
-It is the only template of element-wise chains, reductions, softmax, norms and data movement, and the fallback for
-anchors that no other template takes. Layout copies and border fills are nests too.
+It is the only template of element-wise chains, reductions, softmax, norms and data movement, and
+the fallback for anchors that no other template takes. Layout copies and border fills are nests too.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from aotgen.errors import InternalError
-from aotgen.ir.graph import Graph, Group, Node, Value
+from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
 from aotgen.ops.registry import op_def
-from aotgen.schedule.base import Alias, Config, Kernel, Knob, Template, View, Views, dense_strides
+from aotgen.schedule.base import Alias, Config, Kernel, Knob, Template, Views, dense_strides
 from aotgen.schedule.copy import border_fill, copy_nest, scan_kernel
 from aotgen.target.target import Target
 from aotgen.te.compute import Tensor, placeholder
-from aotgen.te.expr import Buffer, Load, Reduce
-from aotgen.te.index import Index
+from aotgen.te.expr import Buffer, Load
+from aotgen.te.index import Index, of_atom
 from aotgen.te.kernel import Output, Request, nest_kernel
-from aotgen.te.simplify import walk
+from aotgen.te.simplify import Rewriter, walk
 from aotgen.te.stage import Nest, Stage, build, output_axes
 
 BYTES_PER_SECOND = 8e9
@@ -79,17 +79,15 @@ class NestTemplate(Template):
             return scan_kernel(
                 tensors[0].scan, source, group.output, views[source], views[group.output], target
             )
-        outputs = tuple(
-            Output(t, v, views[v]) for t, v in zip(tensors, group.outputs, strict=True)
-        )
-        request = Request(
-            name, purpose, outputs, {v: views[v] for v in group.activations}, inplace
-        )
+        outputs = tuple(Output(t, v, views[v]) for t, v in zip(tensors, group.outputs, strict=True))
+        request = Request(name, purpose, outputs, {v: views[v] for v in group.activations}, inplace)
         return nest_kernel(request, target)
 
 
 def group_tensors(group: Group) -> tuple[Tensor, ...]:
-    """The Group's outputs as functions of its inputs: every definition applied to its producers' tensors."""
+    """The Group's outputs as functions of its inputs: every definition applied to its producers'
+    tensors.
+    """
     known: dict[Value, Tensor] = {v: placeholder(v) for v in group.inputs}
     for node in group.nodes:
         rule = op_def(node.op).compute
@@ -114,7 +112,8 @@ def _activations(tensor: Tensor) -> list[Buffer]:
 
 
 def _safe_in_place(nest: Nest, value: Value) -> bool:
-    """Whether no element of ``value`` is read after the output's element at the same place was written.
+    """Whether no element of ``value`` is read after the output's element at the same place was
+    written.
 
     The nest was built with dense strides, so that equal flat indices are equal places.
     """
@@ -123,7 +122,7 @@ def _safe_in_place(nest: Nest, value: Value) -> bool:
         place = _target(nest, stage)
         loads = [
             node.indices[0]
-            for node in walk(stage.expr)
+            for node in walk(stage.expr, rows=False)
             if isinstance(node, Load) and node.buffer.value is value
         ]
         if loads and written:
@@ -141,15 +140,12 @@ def _target(nest: Nest, stage: Stage) -> Index | None:
     """Where in the output a stage writes: None when it does not."""
     if stage.kind == "output":
         return nest.store
-    if stage.row is None or stage.row is not nest.row_in_output:
+    if stage.row is None or stage.row != nest.row_in_output:
         return None
     place = nest.store
     own = nest.stages[-1].axes
-    terms = {axis: c for axis, c in place.terms}
-    renamed = tuple(
-        (stage.row.axes[own.index(a)] if a in own else a, c) for a, c in terms.items()  # type: ignore[arg-type]
-    )
-    return Index(renamed, place.const)
+    table = {a: of_atom(b) for a, b in zip(own, stage.row.axes, strict=True)}
+    return Rewriter(table).index(place)
 
 
 def _same_iteration(nest: Nest, stage: Stage, index: Index) -> bool:
@@ -157,10 +153,8 @@ def _same_iteration(nest: Nest, stage: Stage, index: Index) -> bool:
     for axis in nest.outer:
         if index.coefficient(axis) != nest.store.coefficient(axis):
             return False
-    inner = {c for axis, c in index.terms if axis not in nest.outer}
-    extents = _extents(index, nest.outer)
-    store = _extents(nest.store, nest.outer)
-    return index.const == nest.store.const and None not in inner and extents == store
+    same = _extents(index, nest.outer) == _extents(nest.store, nest.outer)
+    return same and index.const == nest.store.const
 
 
 def _extents(index: Index, outer: Sequence[object]) -> list[tuple[int, int]]:
@@ -189,12 +183,4 @@ def _purpose(group: Group) -> str:
     return f"{ops}: writes {shape} {group.output.dtype.value}."
 
 
-__all__ = [
-    "Graph",
-    "NestTemplate",
-    "Reduce",
-    "border_fill",
-    "copy_nest",
-    "group_tensors",
-    "math",
-]
+__all__ = ["NestTemplate", "border_fill", "copy_nest", "group_tensors"]

@@ -13,10 +13,12 @@ F32 = npt.NDArray[np.float32]
 
 
 def pack_panels(weights: F32, panels: Sequence[Panels], vl: int) -> F32:
-    """Pack weights [groups, channels, reduction] as [group][panel][reduction][vectors * VL], zero-padded.
+    """Pack weights [groups, channels, reduction] as [group][panel][reduction][vectors * VL],
+    zero-padded.
 
     Args:
-        weights: one row of reduction weights per output channel, the reduction in the order the kernel walks it.
+        weights: one row of reduction weights per output channel, the reduction in the order the
+            kernel walks it.
         panels: from ``split_channels`` for one group.
         vl: floats a vector.
 
@@ -41,7 +43,9 @@ def panel_floats(panels: Sequence[Panels], reduction: int, vl: int) -> int:
 
 
 def pad_channels(values: npt.NDArray[np.generic], groups: int, channels: int, vl: int) -> F32:
-    """A per-channel constant [groups * channels] with every group padded to whole vectors, one-dimensional."""
+    """A per-channel constant [groups * channels] with every group padded to whole vectors, one-
+    dimensional.
+    """
     wide = np.zeros((groups, padded(channels, vl)), np.float32)
     wide[:, :channels] = np.broadcast_to(
         np.asarray(values, np.float32).reshape(-1), (groups * channels,)

@@ -1,6 +1,7 @@
 """max_pool and avg_pool with one or two spatial axes: vectors over channels, borders split off.
 
-Rows and columns whose window lies inside the input run with constant extents; the others are clipped beforehand.
+Rows and columns whose window lies inside the input run with constant extents; the others are
+clipped beforehand.
 """
 
 from __future__ import annotations
@@ -8,7 +9,18 @@ from __future__ import annotations
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Alias, Arg, Config, Kernel, Knob, Need, ScheduleError, Template, Views
+from aotgen.schedule.base import (
+    Alias,
+    Arg,
+    Config,
+    Kernel,
+    Knob,
+    Need,
+    ScheduleError,
+    Template,
+    Views,
+)
+from aotgen.schedule.c_text import wrap
 from aotgen.schedule.conv2d_direct import alias, output_axes
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Block, kernel_params, loop, terms
@@ -80,8 +92,12 @@ class Pool2d(Template):
             at = f"c + {n * vl}" if n else "c"
             value = f"acc{n}"
             if fused.function:
-                value = f"@KERNEL@_epilogue({value}{fused.load({i: i for i in inputs}, at, n, lanes)})"
-            return f"vstore_n(y + {at}, {value}, {lanes});" if lanes else f"vstore(y + {at}, {value});"
+                value = (
+                    f"@KERNEL@_epilogue({value}{fused.load({i: i for i in inputs}, at, n, lanes)})"
+                )
+            return (
+                f"vstore_n(y + {at}, {value}, {lanes});" if lanes else f"vstore(y + {at}, {value});"
+            )
 
         pointers = ["const float *x", *(f"const float *{i}" for i in inputs), "float *y"]
         extents = ["int32_t kh", "int32_t kw", *([] if is_max else ["float count"])]
@@ -92,28 +108,47 @@ class Pool2d(Template):
         ]
         strides = {"x": (x.strides[0], 0, 0), "y": (batch["y"], row["y"], col["y"])}
         for i in fused.inputs:
-            strides[i.name] = (batch[i.name], row[i.name], col[i.name]) if i.kind == "pixel" else (0, 0, 0)
+            strides[i.name] = (
+                (batch[i.name], row[i.name], col[i.name]) if i.kind == "pixel" else (0, 0, 0)
+            )
         text = render(
             "kernels/pool2d.c.j2",
-            epilogue=fused.function, is_max=is_max, vl=vl, vectors=vectors, full=full,
-            wide=full // (vectors * vl) * vectors * vl, lanes=channels % vl,
-            row_step=shape.dilation[1] * xs[1], col_step=shape.dilation[2] * xs[2],
-            stores=[store(n, 0) for n in range(vectors)], tail_store=store(0, channels % vl),
+            epilogue=fused.function,
+            is_max=is_max,
+            vl=vl,
+            vectors=vectors,
+            full=full,
+            wide=full // (vectors * vl) * vectors * vl,
+            lanes=channels % vl,
+            row_step=shape.dilation[1] * xs[1],
+            col_step=shape.dilation[2] * xs[2],
+            stores=[store(n, 0) for n in range(vectors)],
+            tail_store=store(0, channels % vl),
             cell_params=", ".join(pointers + extents),
-            title=f"{node.op} {shape.kernel[1]}x{shape.kernel[2]}, x {list(node.input(0).shape)} -> {list(node.output.shape)}",
+            title=pool_title(node),
             params=kernel_params(args, fused),
             body=_Body(node, shape, strides, xs, ["x", *inputs, "y"], is_max).rows(),
         )
         name = f"{node.op}_f32_{shape.kernel[1]}x{shape.kernel[2]}"
-        return Kernel(name, text, tuple(args), shape.out[1], fused.math)
+        return Kernel(name, wrap(text), tuple(args), shape.out[1], fused.math)
+
+
+def pool_title(node: Node) -> str:
+    kernel = "x".join(str(k) for k in node.attrs["kernel"])
+    return f"{node.op} {kernel}, x {list(node.input(0).shape)} -> y {list(node.output.shape)}"
 
 
 class _Body:
     """The loops over output rows and columns, borders split off."""
 
     def __init__(
-        self, node: Node, shape: ConvShape, strides: dict[str, tuple[int, int, int]], xs: tuple[int, int, int],
-        names: list[str], is_max: bool,
+        self,
+        node: Node,
+        shape: ConvShape,
+        strides: dict[str, tuple[int, int, int]],
+        xs: tuple[int, int, int],
+        names: list[str],
+        is_max: bool,
     ) -> None:
         self.node, self.shape, self.strides, self.xs, self.names = node, shape, strides, xs, names
         self.is_max = is_max
@@ -138,7 +173,12 @@ class _Body:
             lines = self._row("0", str(self.shape.kernel[1]), str(self.shape.kernel[1]))
         elif low < high:
             test = " && ".join(
-                t for t in (f"r >= {low}" if low else "", f"r < {high}" if high < self.shape.out[1] else "") if t
+                t
+                for t in (
+                    f"r >= {low}" if low else "",
+                    f"r < {high}" if high < self.shape.out[1] else "",
+                )
+                if t
             )
             whole = self._row("0", str(self.shape.kernel[1]), str(self.shape.kernel[1]))
             lines = [{"head": f"if ({test}) {{", "body": whole}, {"head": "else {", "body": lines}]
@@ -150,18 +190,24 @@ class _Body:
         return not self.is_max
 
     def _clip(self, axis: int, var: str, first: str, count: str, counted: str) -> list[Block]:
-        """Clip a window along one axis: its first tap inside, taps inside, cells that avg_pool counts."""
+        """Clip a window along one axis: its first tap inside, taps inside, cells that avg_pool
+        counts.
+        """
         s = self.shape
         k, d, size = s.kernel[axis], s.dilation[axis], s.size[axis]
-        lines: list[Block] = [f"const int32_t {first}_at = {terms(f'{var} * {s.stride[axis]}', offset=-s.begin[axis])};"]
         at = f"{first}_at"
+        lines: list[Block] = [
+            f"const int32_t {at} = {terms(f'{var} * {s.stride[axis]}', offset=-s.begin[axis])};"
+        ]
         low = f"({d - 1} - {at}) / {d}" if d > 1 else f"-{at}"
         lines.append(f"const int32_t {first} = {at} < 0 ? {low} : 0;")
         lines += _taps_before(f"{count}_end", f"{size} - {at}", d, k)
         lines.append(f"const int32_t {count} = {count}_end > {first} ? {count}_end - {first} : 0;")
         if self._counts:
             if self.include:
-                lines += _taps_before(counted, f"{size + s.end[axis] - self.extra[axis]} - {at}", d, k)
+                lines += _taps_before(
+                    counted, f"{size + s.end[axis] - self.extra[axis]} - {at}", d, k
+                )
             else:
                 lines.append(f"const int32_t {counted} = {count};")
         return lines
@@ -199,7 +245,9 @@ class _Body:
         args += [kh, kw]
         if self._counts:
             both_known = rows.isdigit() and columns.isdigit()
-            args.append(f"{int(rows) * int(columns)}.0f" if both_known else f"(float)({rows} * {columns})")
+            args.append(
+                f"{int(rows) * int(columns)}.0f" if both_known else f"(float)({rows} * {columns})"
+            )
         return f"@KERNEL@_cells({', '.join(args)});"
 
 
@@ -208,5 +256,6 @@ def _taps_before(name: str, distance: str, dilation: int, kernel: int) -> list[B
     taps = f"({distance} + {dilation - 1}) / {dilation}" if dilation > 1 else distance
     return [
         f"const int32_t {name}_most = {taps};",
-        f"const int32_t {name} = {name}_most < 0 ? 0 : {name}_most < {kernel} ? {name}_most : {kernel};",
+        f"const int32_t {name} = "
+        f"{name}_most < 0 ? 0 : {name}_most < {kernel} ? {name}_most : {kernel};",
     ]

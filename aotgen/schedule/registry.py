@@ -31,11 +31,15 @@ def anchor_templates() -> tuple[Template, ...]:
 
 
 GENERAL = frozenset({"conv2d_direct"})
-"""Templates that a special one makes superfluous: their models are not exact enough to be chosen against it."""
+"""Templates that a special one makes superfluous: their models are not exact enough to be chosen
+against it.
+"""
 
 
 def candidates(group: Group, target: Target) -> list[Template]:
-    """Templates that can implement ``group``, the preferred one first; the te nest only when no other can."""
+    """Templates that can implement ``group``, the preferred one first; the te nest only when no
+    other can.
+    """
     found = [t for t in anchor_templates() if t.applies(group, target) is None]
     special = [t for t in found if t.name not in GENERAL]
     if special or found:

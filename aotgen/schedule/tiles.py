@@ -1,7 +1,7 @@
 """Register tiles: which sizes fit the vector registers, and how extents are cut into them.
 
-A tile is ``pixels`` output pixels x ``vectors`` vectors of output channels. It needs pixels * vectors accumulators, one
-register per weight vector and one for the broadcast pixel.
+A tile is ``pixels`` output pixels x ``vectors`` vectors of output channels. It needs pixels *
+vectors accumulators, one register per weight vector and one for the broadcast pixel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Run:
 
 
 def split_even(extent: int, most: int) -> tuple[Run, ...]:
-    """Cut ``extent`` into the fewest pieces of at most ``most``, as equal as possible: at most two sizes, larger first."""
+    """Cut ``extent`` into the fewest pieces of at most ``most``, as equal as possible: at most two
+    sizes, larger first.
+    """
     pieces = -(-extent // most)
     size = -(-extent // pieces)
     larger = extent - pieces * (size - 1)
@@ -56,7 +58,9 @@ class Panels:
 
 
 def split_channels(channels: int, vl: int, most: int) -> tuple[Panels, ...]:
-    """Cut output channels into panels of at most ``most`` vectors; at most two widths, and one masked last panel."""
+    """Cut output channels into panels of at most ``most`` vectors; at most two widths, and one
+    masked last panel.
+    """
     found: list[Panels] = []
     rest = channels % vl
     for run in split_even(-(-channels // vl), most):
@@ -83,7 +87,9 @@ def registers(pixels: int, vectors: int, target: Target, lane_step: bool = False
 
 
 def usable_registers(target: Target) -> int:
-    """Registers that compilers manage to use without a spill; a scalar build keeps a few for itself."""
+    """Registers that compilers manage to use without a spill; a scalar build keeps a few for
+    itself.
+    """
     return 14 if target.isa == "scalar" else target.vector_registers
 
 
@@ -91,10 +97,13 @@ def check_tile(pixels: int, vectors: int, target: Target, lane_step: bool = Fals
     """Raise ScheduleError when a tile does not fit the registers."""
     need = registers(pixels, vectors, target, lane_step)
     if pixels < 1 or vectors < 1 or pixels > MAX_PIXELS:
-        raise ScheduleError(f"a register tile of {pixels} pixels x {vectors} vectors is not supported")
+        raise ScheduleError(
+            f"a register tile of {pixels} pixels x {vectors} vectors is not supported"
+        )
     if need > usable_registers(target):
         raise ScheduleError(
-            f"a tile of {pixels} pixels x {vectors} vectors needs {need} registers of {usable_registers(target)}"
+            f"a tile of {pixels} pixels x {vectors} vectors needs {need} registers"
+            f" of {usable_registers(target)}"
         )
 
 
@@ -153,4 +162,7 @@ def step_cycles(pixels: int, vectors: int, target: Target, lane_step: bool = Fal
     core = core_model(target)
     fmas = pixels * vectors
     loads = vectors + (pixels / 4 if lane_step else pixels)
-    return max(fmas / core.fma, loads / core.loads, (fmas + loads + 1) / core.issue, core.latency if fmas else 0.0)
+    if target.isa == "neon":  # narrow cores: every instruction beside the FMAs costs something
+        return max((fmas + 0.5 * loads) / core.fma, core.latency)
+    issue = (fmas + loads + 1) / core.issue
+    return max(fmas / core.fma, loads / core.loads, issue, core.latency)

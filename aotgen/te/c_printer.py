@@ -1,7 +1,9 @@
-"""How nodes of te print as C99: scalars of every element type, and float vectors in the words of simd.h.
+"""How nodes of te print as C99: scalars of every element type, and float vectors in the words of
+simd.h.
 
-Only the text of one operation is decided here; which operations, in which loop and under which name, is
-``aotgen.te.lower``. Arguments arrive as finished C text that may stand next to any operator.
+Only the text of one operation is decided here; which operations, in which loop and under which
+name, is ``aotgen.te.lower``. Arguments arrive as finished C text that may stand next to any
+operator.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from aotgen.codegen import literals
 from aotgen.errors import InternalError
 from aotgen.ir.types import DType
 from aotgen.te.expr import Const
-from aotgen.te.index import Axis, Choose, Div, Extremum, Index, Mod
+from aotgen.te.index import Axis, Div, Extremum, Index, Mod
 
 MATH = frozenset(
     ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "pow"]
@@ -199,13 +201,17 @@ class CPrinter:
         return _UNSIGNED[dtype.size]
 
     def cast(self, to: DType, of: DType, a: str) -> str:
-        """``a`` as another type; a negative float becomes an unsigned integer by way of int64, as numpy does it."""
+        """``a`` as another type; a negative float becomes an unsigned integer by way of int64, as
+        numpy does it.
+        """
         if to is DType.BOOL:
             return f"({a} != 0)"
         if of is DType.BOOL or not of.is_float or to.is_float or to in (DType.I32, DType.I64):
             return f"({self.ctype(to)}){a}"
-        wide = "uint64_t" if to is DType.U64 else "int64_t"
-        return f"({self.ctype(to)})({wide}){a}"
+        c = self.ctype(to)
+        if to is DType.U64:
+            return f"({a} < 0 ? ({c})(int64_t){a} : ({c}){a})"
+        return f"({c})(int64_t){a}"
 
     def select(self, cond: str, a: str, b: str) -> str:
         return f"({cond} ? {a} : {b})"
@@ -240,10 +246,10 @@ def _signed(text: str) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def index_text(
-    index: Index, name: Callable[[object], str], order: Callable[[object], int]
-) -> str:
-    """The C text of an index: terms by loop order, constant last. ``name`` gives the text of an atom."""
+def index_text(index: Index, name: Callable[[object], str], order: Callable[[object], int]) -> str:
+    """The C text of an index: terms by loop order, constant last. ``name`` gives the text of an
+    atom.
+    """
     terms = sorted(
         enumerate(index.terms), key=lambda t: (t[1][1] < 0, -abs(t[1][1]), order(t[1][0]), t[0])
     )
@@ -270,7 +276,9 @@ def index_text(
 
 
 def atom_text(atom: object, text: Callable[[Index], str]) -> str:
-    """The C text of a non-linear atom; C's division truncates, so operands that may be negative are shifted first."""
+    """The C text of a non-linear atom; C's division truncates, so operands that may be negative are
+    shifted first.
+    """
     if isinstance(atom, Axis):
         return atom.name
     if isinstance(atom, Div | Mod):
@@ -284,6 +292,3 @@ def atom_text(atom: object, text: Callable[[Index], str]) -> str:
         a, b = text(atom.a), text(atom.b)
         return f"({a} {'<' if atom.kind == 'min' else '>'} {b} ? {a} : {b})"
     raise InternalError("this atom is printed by the lowering")
-
-
-__all__ = ["CPrinter", "Choose", "atom_text", "index_text"]

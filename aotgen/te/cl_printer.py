@@ -1,7 +1,7 @@
 """How nests print as OpenCL C 1.2: one work item for each iteration of the parallel axes.
 
-Scalars only; the device's own compiler vectorises across work items. Up to three axes become dimensions of the
-NDRange, the innermost one first; more are taken apart from the last dimension.
+Scalars only; the device's own compiler vectorises across work items. Up to three axes become
+dimensions of the NDRange, the innermost one first; more are taken apart from the last dimension.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from aotgen.ir.types import DType
 from aotgen.te.c_printer import CPrinter
 from aotgen.te.emit import Block
+from aotgen.te.expr import Const
 from aotgen.te.index import Axis
 from aotgen.te.lower import Lowering
 
@@ -55,7 +56,7 @@ class ClPrinter(CPrinter):
         """The element type of a C pointer type such as ``const float *``."""
         return _C_NAMES[pointer.replace("const", "").replace("*", "").strip()]
 
-    def literal(self, node):  # type: ignore[no-untyped-def]
+    def literal(self, node: Const) -> str:
         if node.type in (DType.I64, DType.U64):
             value = int(node.value)
             if value == -(2**63):
@@ -78,7 +79,9 @@ class ClPrinter(CPrinter):
     def cast(self, to: DType, of: DType, a: str) -> str:
         if to is DType.BOOL:
             return f"({a} != 0)"
-        if of.is_float and not to.is_float and to not in (DType.I32, DType.I64, DType.U64):
+        if of.is_float and to is DType.U64:
+            return f"({a} < 0 ? (ulong)(long){a} : (ulong){a})"
+        if of.is_float and not to.is_float and to not in (DType.I32, DType.I64):
             return f"({self.ctype(to)})(long){a}"
         return f"({self.ctype(to)}){a}"
 

@@ -4,9 +4,10 @@ An op's compute definition is ``OpDef.compute``::
 
     compute(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]
 
-``inputs`` are parallel to ``node.inputs`` and their shapes are those of the values; the result has one Tensor for each
-output. The inputs of a node inside a Group are the Tensors of its producers, so that definitions compose and a whole
-Group becomes one nest. A definition says what is computed, never in which order.
+``inputs`` are parallel to ``node.inputs`` and their shapes are those of the values; the result has
+one Tensor for each output. The inputs of a node inside a Group are the Tensors of its producers, so
+that definitions compose and a whole Group becomes one nest. A definition says what is computed,
+never in which order.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ Indices = tuple[Index, ...]
 class Tensor:
     """A tensor that is not stored: calling it with one index per axis gives its value there.
 
-    ``buffer`` is set when the tensor is memory. ``scan`` marks a running combination along one axis (cumsum).
+    ``buffer`` is set when the tensor is memory. ``scan`` marks a running combination along one axis
+    (cumsum).
     """
 
     shape: tuple[int, ...]
@@ -86,8 +88,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Scan:
-    """A running sum along ``axis``: output[j] = sum of input[0..j], of input[0..j-1] if exclusive; from the end if
-    reverse. ``source`` is the tensor that is summed."""
+    """A running sum along ``axis``: output[j] = sum of input[0..j], of input[0..j-1] if exclusive;
+    from the end if reverse. ``source`` is the tensor that is summed.
+    """
 
     axis: int
     exclusive: bool
@@ -101,7 +104,9 @@ ComputeRule = Callable[["Node", Sequence["Tensor | None"]], tuple[Tensor, ...]]
 def compute(
     shape: Sequence[int], dtype: DType, fn: Callable[..., Expr], names: Sequence[str] = ()
 ) -> Tensor:
-    """The tensor with ``fn(*indices)`` at every index; ``names`` are loop names for the generated code."""
+    """The tensor with ``fn(*indices)`` at every index; ``names`` are loop names for the generated
+    code.
+    """
     return Tensor(tuple(shape), dtype, fn, names=tuple(names))
 
 
@@ -141,13 +146,15 @@ def axis(name: str, extent: int, lo: int = 0) -> Axis:
 
 
 Extent = int | tuple[IndexLike, IndexLike, int]
-"""A constant extent, or (lo, hi, most): bounds [lo, hi) within [0, most) that depend on outer indices."""
+"""A constant extent, or (lo, hi, most): bounds [lo, hi) within [0, most) that depend on outer
+indices.
+"""
 
 
-def reduce(
-    combiner: Combiner, axes: Sequence[tuple[str, Extent]], fn: Callable[..., Expr]
-) -> Expr:
-    """The combination of ``fn(*indices)`` over axes given as (name, extent); an empty range gives the identity."""
+def reduce(combiner: Combiner, axes: Sequence[tuple[str, Extent]], fn: Callable[..., Expr]) -> Expr:
+    """The combination of ``fn(*indices)`` over axes given as (name, extent); an empty range gives
+    the identity.
+    """
     made: list[Axis] = []
     bounds: list[tuple[Index, Index]] = []
     indices: list[Index] = []
@@ -179,8 +186,16 @@ def identity(combiner: Combiner, dtype: DType) -> Const:
         return const(-np.inf if low else np.inf, dtype)
     if dtype is DType.BOOL:
         return const(not low, dtype)
-    info = np.iinfo(dtype.numpy)
-    return const(int(info.min if low else info.max), dtype)
+    lowest, highest = int_range(dtype)
+    return const(lowest if low else highest, dtype)
+
+
+def int_range(dtype: DType) -> tuple[int, int]:
+    """Smallest and largest value of an integer type."""
+    bits = 8 * dtype.size
+    if dtype.c.startswith("u"):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
 def row(axes: Sequence[tuple[str, int]], fn: Callable[..., Expr]) -> Tensor:
@@ -198,7 +213,7 @@ def as_data(index: IndexLike, dtype: DType) -> Expr:
 
 
 def as_position(expr: Expr, extent: int) -> Index:
-    """An integer value as an index along an axis of ``extent``; negative ones count from the end."""
+    """An integer as an index along an axis of ``extent``; negative ones count from the end."""
     if isinstance(expr, Const):
         position = int(expr.value)
         return as_index(position + extent if position < 0 else position)
@@ -216,8 +231,7 @@ def broadcast(tensor: Tensor, indices: Sequence[Index], shape: Sequence[int]) ->
     """The element of ``tensor`` that numpy's broadcasting to ``shape`` puts at ``indices``."""
     start = len(shape) - tensor.rank
     picked = [
-        as_index(0) if n == 1 else i
-        for n, i in zip(tensor.shape, indices[start:], strict=True)
+        as_index(0) if n == 1 else i for n, i in zip(tensor.shape, indices[start:], strict=True)
     ]
     return tensor(*picked)
 
@@ -233,7 +247,9 @@ def elementwise(fn: Callable[[Expr, Mapping[str, Any]], Expr]) -> ComputeRule:
 
 
 def broadcasting(fn: Callable[..., Expr]) -> ComputeRule:
-    """The rule of an op whose output element is ``fn(attributes, *input elements)`` after broadcasting."""
+    """The rule of an op whose output element is ``fn(attributes, *input elements)`` after
+    broadcasting.
+    """
 
     def rule(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         shape = node.output.shape

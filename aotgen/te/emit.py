@@ -1,8 +1,9 @@
 """Writing expressions into nested blocks: what gets a name, and in which loop the name is computed.
 
-An ``Emitter`` holds the blocks that are open, outermost first. Asked for the text of an expression, it first writes
-whatever the expression needs: a value used twice, a value that an outer loop can compute already, a text too long for a
-line. Inside a vector loop it writes the vector words of simd.h; what does not vary along the lanes stays scalar.
+An ``Emitter`` holds the blocks that are open, outermost first. Asked for the text of an expression,
+it first writes whatever the expression needs: a value used twice, a value that an outer loop can
+compute already, a text too long for a line. Inside a vector loop it writes the vector words of
+simd.h; what does not vary along the lanes stays scalar.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from dataclasses import dataclass, field
 
 from aotgen.errors import InternalError
 from aotgen.ir.types import DType
-from aotgen.te.c_printer import MATH, REPEATS, VECTOR, VECTOR_COMPARE, CPrinter, atom_text, index_text
+from aotgen.te.c_printer import (
+    REPEATS,
+    VECTOR_COMPARE,
+    CPrinter,
+    atom_text,
+    index_text,
+)
 from aotgen.te.expr import (
     Buffer,
     Call,
@@ -28,8 +35,9 @@ from aotgen.te.expr import (
     RowLoad,
     Select,
 )
-from aotgen.te.index import Axis, Choose, Elem, Index, as_index
+from aotgen.te.index import Axis, Choose, Elem, Index
 from aotgen.te.simplify import Rewriter, walk
+from aotgen.te.vectorize import is_guard
 
 LONG = 64
 """Characters after which an expression is given a name, so that lines stay within 100 columns."""
@@ -93,7 +101,9 @@ class Emitter:
         self.scopes[-1].block.append(text)
 
     def open(self, header: str, axes: Iterable[Axis] = (), guard: bool = False) -> None:
-        """Start a block; its ``header`` line is written now, so that later names of outer blocks precede it not."""
+        """Start a block; its ``header`` line is written now, so that later names of outer blocks
+        precede it not.
+        """
         for axis in axes:
             self._axis_order.setdefault(axis, len(self._axis_order))
         bound = self.scopes[-1].bound | frozenset(axes)
@@ -112,10 +122,12 @@ class Emitter:
         return base if k == 0 and "_" in base else f"{base}{k}"
 
     def count_uses(self, *exprs: Expr) -> None:
-        """Count how often each node is an argument in what is written next, to decide what gets a name."""
+        """Count how often each node is an argument in what is written next, to decide what gets a
+        name.
+        """
         self.uses = {}
         for expr in exprs:
-            for node in walk(expr):
+            for node in walk(expr, rows=False):
                 for child in node.children:
                     self.uses[child] = self.uses.get(child, 0) + 1
 
@@ -127,7 +139,9 @@ class Emitter:
         return found
 
     def home(self, free: frozenset[Axis], loads: bool) -> int:
-        """The outermost open block that can compute something with these axes; loads stay inside a guard."""
+        """The outermost open block that can compute something with these axes; loads stay inside a
+        guard.
+        """
         first = 0
         if loads:
             first = max((k for k, s in enumerate(self.scopes) if s.guard), default=0)
@@ -237,7 +251,9 @@ class Emitter:
             give = self.named if expr.fn in REPEATS else self.scalar
             return p.call(expr.fn, expr.type, expr.args[0].dtype, [give(a) for a in expr.args])
         if isinstance(expr, Cast):
-            return p.cast(expr.type, expr.a.dtype, self.scalar(expr.a))
+            twice = expr.type is DType.U64 and expr.a.dtype.is_float
+            a = self.named(expr.a) if twice else self.scalar(expr.a)
+            return p.cast(expr.type, expr.a.dtype, a)
         if isinstance(expr, FromIndex):
             ctype = p.ctype(expr.type)
             text = self.index(expr.index)
@@ -339,7 +355,9 @@ class Emitter:
         where = f"&{pointer}[{self.index(offset)}]"
         if stride != 1:
             return f"vload_stride({where}, {stride})"
-        return f"vload({where})" if self.lanes.tail is None else f"vload_n({where}, {self.lanes.tail})"
+        return (
+            f"vload({where})" if self.lanes.tail is None else f"vload_n({where}, {self.lanes.tail})"
+        )
 
     def mask(self, expr: Expr) -> str:
         """A truth value that varies along the lanes."""
@@ -366,58 +384,6 @@ def narrow(printer: CPrinter, expr: Expr, text: str) -> str:
     return f"({printer.ctype(expr.dtype)})({bare(text)})" if small else text
 
 
-def is_guard(cond: Expr) -> bool:
-    """Whether a condition protects memory accesses: it tests an index."""
-    return any(isinstance(n, InRange) for n in walk(cond))
-
-
-def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
-    """Whether a float value can be computed for VL neighbours along ``axis``, with loads of these strides."""
-    known: dict[Expr, bool] = {}
-
-    def flat(offset: Index) -> bool:
-        return offset.coefficient(axis) in strides
-
-    def mask(node: Expr) -> bool:
-        if axis not in node.free or not isinstance(node, Call):
-            return False
-        if node.fn in VECTOR_COMPARE or node.fn == "isnan":
-            return node.args[0].dtype is DType.F32 and all(value(a) for a in node.args)
-        return node.fn in ("and", "or", "not") and all(mask(a) for a in node.args)
-
-    def value(node: Expr) -> bool:
-        if node not in known:
-            known[node] = decide(node)
-        return known[node]
-
-    def decide(node: Expr) -> bool:
-        if axis not in node.free:
-            return node.dtype is DType.F32
-        if isinstance(node, Load):
-            return node.dtype is DType.F32 and flat(node.indices[0])
-        if isinstance(node, RowLoad):
-            last = node.indices[-1]
-            unit = last.coefficient(axis) == 1 and all(axis not in i.free for i in node.indices[:-1])
-            return node.dtype is DType.F32 and (unit or axis in node.row.free)
-        if isinstance(node, Param):
-            return node.dtype is DType.F32
-        if isinstance(node, Call):
-            return node.fn in VECTOR and node.dtype is DType.F32 and all(value(a) for a in node.args)
-        if isinstance(node, Cast):
-            return node.dtype is DType.F32 and node.a.dtype is DType.BOOL and mask(node.a)
-        if isinstance(node, Select):
-            sides = value(node.a) and value(node.b)
-            return sides and (axis not in node.cond.free or (mask(node.cond) and not is_guard(node.cond)))
-        return False
-
-    return value(expr)
-
-
-def heavy(expr: Expr) -> bool:
-    """Whether an expression calls a math function, so that vectors pay even with strided loads."""
-    return any(isinstance(n, Call) and n.fn in MATH | {"div", "sqrt"} for n in walk(expr))
-
-
 def render_block(block: Block, depth: int = 0) -> str:
     """The text of nested blocks, four spaces a level, lines wrapped at 100 columns."""
     out: list[str] = []
@@ -430,7 +396,9 @@ def render_block(block: Block, depth: int = 0) -> str:
 
 
 def wrap(line: str, width: int = 100) -> list[str]:
-    """Break a long line behind a comma or in front of an operator; continuation lines are indented by eight."""
+    """Break a long line behind a comma or in front of an operator; continuation lines are indented
+    by eight.
+    """
     indent = " " * (len(line) - len(line.lstrip()) + 8)
     out: list[str] = []
     while len(line) > width:
@@ -443,19 +411,3 @@ def wrap(line: str, width: int = 100) -> list[str]:
         out.append(line[:cut].rstrip())
         line = indent + line[cut:].lstrip()
     return [*out, line]
-
-
-__all__ = [
-    "Block",
-    "Emitter",
-    "Lanes",
-    "Place",
-    "as_index",
-    "bare",
-    "heavy",
-    "is_guard",
-    "narrow",
-    "render_block",
-    "vectorisable",
-    "wrap",
-]

@@ -1,12 +1,14 @@
-"""Epilogues of anchor templates: the nodes behind a conv, matmul or pool as C functions of the register tile.
+"""Epilogues of anchor templates: the nodes behind a conv, matmul or pool as C functions of the
+register tile.
 
-``epilogue`` prints the element-wise part as an inline function of one vector; ``row_epilogue`` prints a softmax or
-norm over the last axis, and what follows it, as a function that works in place on finished rows. Both print the same
-compute definitions that nests are made of.
+``epilogue`` prints the element-wise part as an inline function of one vector; ``row_epilogue``
+prints a softmax or norm over the last axis, and what follows it, as a function that works in place
+on finished rows. Both print the same compute definitions that nests are made of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +17,7 @@ import numpy as np
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
-from aotgen.ops.registry import OpPattern, op_def
+from aotgen.ops.registry import op_def
 from aotgen.schedule.base import Arg, PackedConst, View
 from aotgen.target.target import Target
 from aotgen.te.c_printer import CPrinter
@@ -36,8 +38,9 @@ class EpilogueInput:
 
     Attributes:
         value: the tensor it comes from.
-        kind: "pixel": same shape as the output; "channel": one number a channel (the last axis); "scalar": one number
-            of an activation, to load once and broadcast. Scalar constants are printed as literals and are not listed.
+        kind: "pixel": same shape as the output; "channel": one number a channel (the last axis);
+            "scalar": one number of an activation, to load once and broadcast. Scalar constants are
+            printed as literals and are not listed.
         name: of the C parameter.
     """
 
@@ -51,10 +54,9 @@ class Epilogue:
     """The element-wise part behind an anchor.
 
     Attributes:
-        function: C text of ``AOT_INLINE vf @KERNEL@_epilogue(vf x, vf <name>...)``; empty when ``is_identity``.
-        inputs: parallel to the parameters after x.
-        math: functions of simd/math that it calls.
-        is_identity: there is nothing to do, and no function.
+        function: C text of ``AOT_INLINE vf @KERNEL@_epilogue(vf x, vf <name>...)``; empty when
+            ``is_identity``. inputs: parallel to the parameters after x. math: functions of
+            simd/math that it calls. is_identity: there is nothing to do, and no function.
     """
 
     function: str
@@ -68,9 +70,9 @@ class RowEpilogue:
     """A softmax or norm over finished rows, in place.
 
     Attributes:
-        function: C text of ``static void @KERNEL@_rows(float *restrict y, <args>..., int32_t r0, int32_t r1)``; y points
-            at row 0 of the matrix (of its batch entry); rows are those of the view's last but one axis, or of all
-            leading axes together where they are contiguous.
+        function: C text of ``static void @KERNEL@_rows(float *restrict y, <args>..., int32_t r0,
+            int32_t r1)``; y points at row 0 of the matrix (of its batch entry); rows are those of
+            the view's last but one axis, or of all leading axes together where they are contiguous.
         args: what is passed between y and r0, in order.
         math: functions of simd/math that it calls.
         origin: names of the nodes it computes.
@@ -83,7 +85,7 @@ class RowEpilogue:
 
 
 def row_stage(group: Group) -> int | None:
-    """Position in ``group.epilogue`` of the first node that works on rows, None when there is none."""
+    """Position in ``group.epilogue`` of the first node that works on rows, None without one."""
     for position, node in enumerate(group.epilogue):
         if node.op in ROW_OPS:
             return position
@@ -94,7 +96,8 @@ def epilogue(group: Group, target: Target) -> Epilogue:
     """The nodes behind the anchor, up to a row stage, as one function of a vector of results.
 
     Raises:
-        InternalError: a node there is not element-wise or an operand does not broadcast to the output.
+        InternalError: a node there is not element-wise or an operand does not broadcast to the
+        output.
     """
     anchor = group.anchor
     if anchor is None:
@@ -177,7 +180,9 @@ def operand_kind(
 
 
 def row_epilogue(group: Group, target: Target, view: View) -> RowEpilogue | None:
-    """The row stage of a Group and the nodes behind it, on an output of ``view``; None when there is no row stage."""
+    """The row stage of a Group and the nodes behind it, on an output of ``view``; None when there
+    is no row stage.
+    """
     at = row_stage(group)
     if at is None:
         return None
@@ -199,7 +204,7 @@ def row_epilogue(group: Group, target: Target, view: View) -> RowEpilogue | None
                 if tensor.buffer is not None:
                     if value.const is None or operand_kind(value.shape, first.shape) != "channel":
                         raise InternalError(
-                            f"row epilogue operand {value.name!r} is not a constant of one number a channel"
+                            f"row epilogue operand {value.name!r} is no constant per channel"
                         )
                     name = f"p{len(args)}"
                     pointers[tensor.buffer] = name
@@ -209,7 +214,7 @@ def row_epilogue(group: Group, target: Target, view: View) -> RowEpilogue | None
             operands.append(None if value is None else known[id(value)])
         known[id(node.output)] = _compute(node, operands)
     last = known[id(nodes[-1].output)]
-    final = Tensor(shape, last.dtype, _row_reader(last, shape), names=("m", "n"))
+    final = Tensor(shape, last.dtype, _row_reader(last), names=("m", "n"))
     nest = build(final, strides, all_strides)
     printer = CPrinter()
     lowering = Lowering(nest, Options(target.vl), printer, pointers)
@@ -233,9 +238,11 @@ def _row_view(shape: tuple[int, ...], view: View) -> tuple[tuple[int, int], tupl
 
 
 def _reshaped(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The matrix of rows as the anchor's output; only the last two indices count, rows carry the others."""
-    return compute(shape, rows.dtype, lambda *i: rows(i[-2], i[-1]))
+    """The matrix of rows as the anchor's output; only the last two indices count, rows carry the
+    others.
+    """
+    return Tensor(shape, rows.dtype, lambda *i: rows(i[-2], i[-1]), rows.buffer)
 
 
-def _row_reader(tensor: Tensor, shape: tuple[int, ...]):  # type: ignore[no-untyped-def]
+def _row_reader(tensor: Tensor) -> Callable[[Index, Index], Expr]:
     return lambda m, n: tensor(*(Index((), 0) for _ in tensor.shape[:-2]), m, n)

@@ -1,7 +1,9 @@
-"""Expression nodes of te: immutable, compared by structure, each knowing its element type and its free axes.
+"""Expression nodes of te: immutable, compared by structure, each knowing its element type and its
+free axes.
 
-Data (what is computed) and indices (where it is read) are separate languages: the nodes here are data; their indices
-are ``aotgen.te.index.Index``. A node may be shared: printing gives a shared node a name of its own.
+Data (what is computed) and indices (where it is read) are separate languages: the nodes here are
+data; their indices are ``aotgen.te.index.Index``. A node may be shared: printing gives a shared
+node a name of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from aotgen.ir.types import Array, DType
 from aotgen.te.index import NO_AXES, Axis, Index
 
 Combiner = Literal["sum", "prod", "max", "min", "max_nan", "min_nan", "or", "and"]
-"""How a reduction joins two values. ``max`` and ``min`` may lose a NaN, ``max_nan`` and ``min_nan`` keep it."""
+"""How a reduction joins two values. ``max`` and ``min`` may lose a NaN, ``max_nan`` and ``min_nan``
+keep it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +118,8 @@ class Const(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Param(Expr):
-    """A named value that exists already: an argument of an epilogue, or the result of an earlier stage.
+    """A named value that exists already: an argument of an epilogue, or the result of an earlier
+    stage.
 
     ``varies`` are the axes along which it differs.
     """
@@ -128,7 +133,7 @@ class Param(Expr):
         return self.type
 
     @property
-    def free(self) -> frozenset[Axis]:  # type: ignore[override]
+    def free(self) -> frozenset[Axis]:
         return self.varies
 
 
@@ -144,7 +149,7 @@ class FromIndex(Expr):
         return self.type
 
     @property
-    def free(self) -> frozenset[Axis]:  # type: ignore[override]
+    def free(self) -> frozenset[Axis]:
         return self.index.free
 
 
@@ -159,7 +164,7 @@ class InRange(Expr):
         return DType.BOOL
 
     @property
-    def free(self) -> frozenset[Axis]:  # type: ignore[override]
+    def free(self) -> frozenset[Axis]:
         return self.index.free
 
 
@@ -215,7 +220,9 @@ class Cast(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Load(Expr):
-    """One element of a buffer. ``indices`` has one index per axis, or a single flat one after ``stage.flatten``."""
+    """One element of a buffer. ``indices`` has one index per axis, or a single flat one after
+    ``stage.flatten``.
+    """
 
     buffer: Buffer
     indices: tuple[Index, ...]
@@ -231,7 +238,9 @@ class Load(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Reduce(Expr):
-    """The combination of ``body`` over ``axes``, each running over bounds [lo, hi) that may depend on outer axes."""
+    """The combination of ``body`` over ``axes``, each running over bounds [lo, hi) that may depend
+    on outer axes.
+    """
 
     combiner: Combiner
     axes: tuple[Axis, ...]
@@ -256,10 +265,19 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Values kept in memory between stages: ``body`` over ``axes``, computed once for each outer iteration."""
+    """Values kept in memory between stages: ``body`` over ``axes``, computed once for each outer
+    iteration.
+    """
 
     axes: tuple[Axis, ...]
     body: Expr
+
+    def __hash__(self) -> int:
+        return hash(self.axes)
+
+    def __eq__(self, other: object) -> bool:
+        # A row's axes are its own: they tell it from other rows, however its body is written.
+        return isinstance(other, Row) and self.axes == other.axes
 
     @property
     def free(self) -> frozenset[Axis]:

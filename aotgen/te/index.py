@@ -1,9 +1,11 @@
-"""Index arithmetic, canonical by construction: every index is a linear form over atoms with known ranges.
+"""Index arithmetic, canonical by construction: every index is a linear form over atoms with known
+ranges.
 
-An ``Index`` is ``sum(coefficient * atom) + const``. An atom is a loop ``Axis`` or something that is not linear: a floor
-division or remainder by a constant, a minimum or maximum, a choice, a value read from memory. The functions here
-simplify while they build, with the ranges of the axes, so that a division, a remainder or a comparison whose result is
-known never reaches the generated code. Two indices are equal exactly when they are the same form.
+An ``Index`` is ``sum(coefficient * atom) + const``. An atom is a loop ``Axis`` or something that is
+not linear: a floor division or remainder by a constant, a minimum or maximum, a choice, a value
+read from memory. The functions here simplify while they build, with the ranges of the axes, so that
+a division, a remainder or a comparison whose result is known never reaches the generated code. Two
+indices are equal exactly when they are the same form.
 """
 
 from __future__ import annotations
@@ -128,7 +130,9 @@ Atom = Axis | Div | Mod | Extremum | Choose | Elem
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """``sum(c * atom for atom, c in terms) + const``; no coefficient is 0 and no atom appears twice."""
+    """``sum(c * atom for atom, c in terms) + const``; no coefficient is 0 and no atom appears
+    twice.
+    """
 
     terms: tuple[tuple[Atom, int], ...]
     const: int
@@ -169,7 +173,7 @@ class Index:
         return not self.terms
 
     def coefficient(self, axis: Axis) -> int | None:
-        """The stride along ``axis``; None when the index depends on it in a way that is not linear."""
+        """The stride along ``axis``; None when the index does not depend on it linearly."""
         stride = 0
         for atom, c in self.terms:
             if atom is axis:
@@ -220,7 +224,7 @@ def of_atom(atom: Atom) -> Index:
 
 
 def add(*parts: tuple[Index, int]) -> Index:
-    """``sum(k * index)`` with equal atoms collected and ``k * (a // k) + a % k`` joined to ``a``."""
+    """``sum(k * index)``, equal atoms collected, ``k * (a // k) + a % k`` joined to ``a``."""
     total: dict[Atom, int] = {}
     const = 0
     for index, k in parts:
@@ -320,7 +324,9 @@ def unflatten(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 
 def atoms_of(index: Index) -> Iterable[Atom]:
-    """The atoms of ``index`` and of the indices inside them; not of expressions inside ``Elem`` and ``Choose``."""
+    """The atoms of ``index`` and of the indices inside them; not of expressions inside ``Elem`` and
+    ``Choose``.
+    """
     for atom, _ in index.terms:
         yield atom
         if isinstance(atom, Div | Mod):

@@ -1,25 +1,27 @@
-"""From a nest to a ``Kernel``: pointer arguments, packed constants, the function around the loops, for C and OpenCL."""
+"""From a nest to a ``Kernel``: pointer arguments, packed constants, the function around the loops,
+for C and OpenCL.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from aotgen.ir.graph import Value
-from aotgen.ir.types import Array, DType
+from aotgen.ir.types import Array
 from aotgen.schedule.base import Arg, Kernel, PackedConst, View
 from aotgen.target.target import Target
 from aotgen.te.c_printer import CPrinter
 from aotgen.te.cl_printer import ClLowering, ClPrinter
 from aotgen.te.compute import Tensor
 from aotgen.te.emit import Block, render_block
-from aotgen.te.expr import Buffer, Load, Row, RowLoad
+from aotgen.te.expr import Buffer, Expr, Load, Row, RowLoad
 from aotgen.te.lower import Lowering, Options
 from aotgen.te.simplify import Rewriter, walk
-from aotgen.te.stage import Nest, build
+from aotgen.te.stage import Nest, build, output_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +90,6 @@ class _Strides:
         self._views = views
 
     def of(self, tensor: Tensor) -> dict[Buffer, tuple[int, ...]]:
-        from aotgen.te.stage import output_axes
-
         _, indices = output_axes(tensor)
         found: dict[Buffer, tuple[int, ...]] = {}
         for node in walk(tensor(*indices)):
@@ -111,11 +111,13 @@ def _buffers(nests: Sequence[Nest]) -> list[Buffer]:
 
 
 def _names(buffers: Sequence[Buffer], inplace: Value | None) -> dict[Buffer, str]:
-    """C names: x0, x1 for activations (x alone), w0, w1 for constants."""
-    activations = [b for b in buffers if b.const is None and (b.value is None or b.value is not inplace)]
+    """C names: x0, x1 for activations (x alone), p0, p1 for constants."""
+    activations = [
+        b for b in buffers if b.const is None and (b.value is None or b.value is not inplace)
+    ]
     constants = [b for b in buffers if b.const is not None]
     names = {b: f"x{k}" if len(activations) > 1 else "x" for k, b in enumerate(activations)}
-    names.update({b: f"w{k}" if len(constants) > 1 else "w" for k, b in enumerate(constants)})
+    names.update({b: f"p{k}" if len(constants) > 1 else "p" for k, b in enumerate(constants)})
     names.update({b: "y" for b in buffers if b not in names})
     return names
 
@@ -133,14 +135,18 @@ def _scratch(nests: Sequence[Nest]) -> list[Arg]:
     args: list[Arg] = []
     for nest in nests:
         for stage in nest.stages:
-            if stage.row is not None and stage.row is not nest.row_in_output:
+            if stage.row is not None and stage.row != nest.row_in_output:
                 size = math.prod(a.extent for a in stage.axes) * stage.expr.dtype.size
                 args.append(Arg(f"row{len(args)}", f"{stage.expr.dtype.c} *", scratch_bytes=size))
     return args
 
 
 def _c_kernel(
-    request: Request, nests: Sequence[Nest], names: dict[Buffer, str], args: tuple[Arg, ...], target: Target
+    request: Request,
+    nests: Sequence[Nest],
+    names: dict[Buffer, str],
+    args: tuple[Arg, ...],
+    target: Target,
 ) -> Kernel:
     printer = CPrinter()
     scratch = iter([a.name for a in args if a.scratch_bytes])
@@ -149,7 +155,9 @@ def _c_kernel(
     several = len(nests) > 1
     for nest, output in zip(nests, outputs, strict=True):
         options = Options(target.vl, target.optimize != "flash", whole=several)
-        own = [next(scratch) for s in nest.stages if s.row is not None and s.row is not nest.row_in_output]
+        own = [
+            next(scratch) for s in nest.stages if s.row is not None and s.row != nest.row_in_output
+        ]
         lowering = Lowering(nest, options, printer, names, output, own)
         blocks.append(lowering.emit())
     rows = 1 if several else nests[0].rows
@@ -164,7 +172,7 @@ def _c_kernel(
         body = ["(void)r0;", "(void)r1;", *body]
     parameters = [f"{a.ctype}restrict {a.name}" for a in args] + ["int32_t r0", "int32_t r1"]
     comment = f"/* {request.purpose} */"
-    function = [comment, f"static void @KERNEL@({', '.join(parameters)}) {{", body, "}"]
+    function: Block = [comment, f"static void @KERNEL@({', '.join(parameters)}) {{", body, "}"]
     return Kernel(
         request.name,
         render_block(function) + "\n",
@@ -180,28 +188,30 @@ def _mentions(text: str, word: str) -> bool:
 
 
 def recompute_rows(nest: Nest) -> Nest:
-    """The same nest without rows in scratch memory: work items have none, so that readers compute the values again."""
+    """The same nest without rows in scratch memory: work items have none, so that readers compute
+    the values again.
+    """
     table: dict[Row, Row] = {}
 
-    def inline(node):  # type: ignore[no-untyped-def]
+    def inline(node: Expr) -> Expr:
         if isinstance(node, RowLoad) and node.row in table:
             row = table[node.row]
             return Rewriter(dict(zip(row.axes, node.indices, strict=True)))(row.body)
         return node
 
     stages = []
-    from dataclasses import replace
-
     for stage in nest.stages:
         rewritten = replace(stage, expr=Rewriter(leaf=inline)(stage.expr))
-        if stage.row is not None and stage.row is not nest.row_in_output:
+        if stage.row is not None and stage.row != nest.row_in_output:
             table[stage.row] = Row(stage.row.axes, rewritten.expr)
             continue
         stages.append(rewritten)
     return replace(nest, stages=tuple(stages))
 
 
-def _cl_kernel(request: Request, nest: Nest, names: dict[Buffer, str], args: tuple[Arg, ...]) -> Kernel:
+def _cl_kernel(
+    request: Request, nest: Nest, names: dict[Buffer, str], args: tuple[Arg, ...]
+) -> Kernel:
     printer = ClPrinter()
     lowering = ClLowering(nest, Options(1, False), printer, names)
     block, size = lowering.emit_items()
@@ -217,8 +227,10 @@ def _cl_kernel(request: Request, nest: Nest, names: dict[Buffer, str], args: tup
     head: list[str | Block] = [f"/* {request.purpose} */"]
     if "double" in text or any("double" in p for p in parameters):
         head.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    function = [*head, f"__kernel void @KERNEL@({', '.join(parameters)}) {{", [*setup, *block], "}"]
+    function: Block = [
+        *head,
+        f"__kernel void @KERNEL@({', '.join(parameters)}) {{",
+        [*setup, *block],
+        "}",
+    ]
     return Kernel(request.name, render_block(function) + "\n", args, 1, global_size=size)
-
-
-__all__ = ["Callable", "DType", "Output", "Request", "nest_kernel", "packed_array", "recompute_rows"]

@@ -2,22 +2,22 @@
 
 The axis that runs along the vector lanes is chosen once for the nest:
 
-- an outer axis that is contiguous everywhere (global average pool, a norm over other axes): all stages work on vectors,
-  several at a time, and reductions keep a vector accumulator each;
-- otherwise each stage has its own: a reduction over a contiguous axis keeps up to four vector accumulators and joins
-  their lanes at the end, a row or output stage runs along its last axis;
+- an outer axis that is contiguous everywhere (global average pool, a norm over other axes): all
+  stages work on vectors, several at a time, and reductions keep a vector accumulator each;
+- otherwise each stage has its own: a reduction over a contiguous axis keeps up to four vector
+  accumulators and joins their lanes at the end, a row or output stage runs along its last axis;
 - where values are not floats, or memory is strided, a stage stays scalar.
 
-Ranges in which a condition on an index has one value become loops of their own (border splits, at most two axes), so
-that inner loops hold no test.
+Ranges in which a condition on an index has one value become loops of their own (border splits, at
+most two axes), so that inner loops hold no test.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotgen.ir.types import DType
 from aotgen.te.c_printer import CPrinter
 from aotgen.te.compute import identity
 from aotgen.te.emit import (
@@ -26,30 +26,37 @@ from aotgen.te.emit import (
     Lanes,
     Place,
     bare,
-    heavy,
     narrow,
-    vectorisable,
 )
-from aotgen.te.expr import Buffer, Call, Expr, InRange, Load, Reduce, RowLoad, call
-from aotgen.te.index import Axis, Extremum, Index, as_index, atoms_of, of_atom
-from aotgen.te.simplify import Rewriter, substitute, walk
-from aotgen.te.stage import Nest, Stage, all_indices, merge_axes
+from aotgen.te.expr import Buffer, Call, Expr, Reduce, Row
+from aotgen.te.index import Axis, Index, of_atom
+from aotgen.te.simplify import Rewriter, substitute
+from aotgen.te.stage import Nest, Stage, merge_axes
+from aotgen.te.vectorize import (
+    HORIZONTAL,
+    UNIT,
+    choose_outer_lane,
+    lane_of,
+    load_strides,
+    reduction_lane,
+    split_points,
+    sum_of_row,
+    zero_beyond,
+)
 
 UNROLL = 4
 """Vectors of accumulators: enough to cover the latency of an addition on every core we know."""
 
-MAX_SEGMENTS = 5
-UNIT = frozenset((0, 1))
 JOIN = {"sum": "add", "or": "or", "and": "and", "prod": "mul"}
-HORIZONTAL = {"sum": "vsum", "max": "vmaxr", "min": "vminr", "max_nan": "vmaxr", "min_nan": "vminr"}
 
 Bound = int | str
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to lower: vector length (1: scalar C), whether borders are split off, and whether the whole first axis is
-    computed instead of [r0, r1)."""
+    """How to lower: vector length (1: scalar C), whether borders are split off, and whether the
+    whole first axis is computed instead of [r0, r1).
+    """
 
     vl: int
     split: bool = True
@@ -74,12 +81,12 @@ class Lowering(Emitter):
         self.vl = options.vl
         self.output = output
         self.output_place = Place(output, nest.store)
-        self.outer_lane = self._choose_outer_lane()
+        self.outer_lane = choose_outer_lane(nest, options.vl)
         names = iter(scratch)
         for stage in nest.stages:
             if stage.row is None:
                 continue
-            if stage.row is nest.row_in_output:
+            if stage.row == nest.row_in_output:
                 own = nest.stages[-1].axes
                 table = {a: of_atom(b) for a, b in zip(own, stage.row.axes, strict=True)}
                 self.places[stage.row] = Place(output, Rewriter(table).index(nest.store))
@@ -87,41 +94,6 @@ class Lowering(Emitter):
                 self.places[stage.row] = Place(next(names), nest.row_store[stage.row])
 
     # ---- the lane axis
-
-    def _choose_outer_lane(self) -> Axis | None:
-        if self.vl == 1 or len(self.nest.stages) == 1:
-            return None
-        rows_kept = all(
-            s.row is None or s.row is self.nest.row_in_output for s in self.nest.stages
-        )
-        for axis in reversed(self.nest.outer):
-            if self.nest.store.coefficient(axis) != 1 or not rows_kept:
-                continue
-            exprs = [s.expr.body if isinstance(s.expr, Reduce) else s.expr for s in self.nest.stages]
-            bounds = [
-                i
-                for s in self.nest.stages
-                if isinstance(s.expr, Reduce)
-                for pair in s.expr.bounds
-                for i in pair
-            ]
-            if any(axis in b.free for b in bounds) or self.nest.dtype is not DType.F32:
-                continue
-            if all(vectorisable(e, axis, UNIT) for e in exprs):
-                return axis
-        return None
-
-    def _lane_of(self, axes: Sequence[Axis], expr: Expr, store: Index | None) -> Axis | None:
-        """The axis of a row or output stage that can run along the lanes."""
-        if self.vl == 1 or not axes or expr.dtype is not DType.F32:
-            return None
-        axis = axes[-1]
-        strides = UNIT
-        if heavy(expr) and axis.extent >= self.vl:
-            strides = _strides(expr, axis) | UNIT
-        if store is not None and store.coefficient(axis) not in ((1,) if strides == UNIT else strides - {0}):
-            return None
-        return axis if vectorisable(expr, axis, strides) else None
 
     # ---- the nest
 
@@ -157,7 +129,9 @@ class Lowering(Emitter):
         self.close()
 
     def range_of(self, axis: Axis, is_rows: bool) -> tuple[Bound, Bound]:
-        """First and end value of a loop over ``axis``; the row axis runs over the part of it in [r0, r1)."""
+        """First and end value of a loop over ``axis``; the row axis runs over the part of it in
+        [r0, r1).
+        """
         if not is_rows or self.options.whole:
             return axis.lo, axis.hi
         return "r0", "r1"
@@ -171,7 +145,7 @@ class Lowering(Emitter):
                 self.reduction(stage.expr, stage.name)
             elif stage.kind == "row":
                 follower = stages[0] if stages else None
-                joined = _sum_of_row(stage, follower)
+                joined = sum_of_row(stage, follower)
                 if joined is not None and follower is not None:
                     stages.pop(0)
                     self.reduction(joined, follower.name, stage)
@@ -197,7 +171,9 @@ class Lowering(Emitter):
         rows: Axis | None,
         splits: frozenset[Axis],
     ) -> None:
-        """Loops over ``axes``; those in ``splits`` fall into segments where the expression still has conditions."""
+        """Loops over ``axes``; those in ``splits`` fall into segments where the expression still
+        has conditions.
+        """
         if axes and axes[0] is not rows and self.nest.row_in_output is None:
             axes, expr, (offset,) = merge_axes(axes, expr, (place.offset,))
             place = Place(place.pointer, offset)
@@ -206,22 +182,26 @@ class Lowering(Emitter):
             self.store(place, expr)
             return
         axis = axes[0]
-        lane = self._lane_of(axes, expr, place.offset) if self.lanes is None else None
+        lane = lane_of(axes, expr, place.offset, self.vl) if self.lanes is None else None
         cuts = split_points(expr, axes).get(axis, []) if axis in splits else []
         points = [axis.lo, *cuts, axis.hi]
-        for lo, hi in zip(points[:-1], points[1:], strict=True):
+        for lo, hi in itertools.pairwise(points):
             part = axis if (lo, hi) == (axis.lo, axis.hi) else Axis(axis.name, hi - lo, lo)
             fixed = part.extent == 1 and axis is not rows
-            table = {} if part is axis else {axis: of_atom(part) if fixed else Index(((part, 1),), 0)}
+            table = (
+                {} if part is axis else {axis: of_atom(part) if fixed else Index(((part, 1),), 0)}
+            )
             narrowed = _narrow(expr, axis, part)
-            here = Place(place.pointer, Rewriter(table).index(place.offset) if table else place.offset)
+            here = Place(
+                place.pointer, Rewriter(table).index(place.offset) if table else place.offset
+            )
             if fixed:
                 self._fill_loops(axes[1:], narrowed, here, rows, splits)
                 continue
             first, end = self._segment(part, axis if axis is rows else None, lo, hi)
             if axis is lane:
                 self.count_uses(narrowed)
-                strided = _strides(narrowed, part) | {here.offset.coefficient(part)}
+                strided = load_strides(narrowed, part) | {here.offset.coefficient(part)}
                 self.lane_loop(
                     part,
                     first,
@@ -232,7 +212,9 @@ class Lowering(Emitter):
                 )
                 continue
             name = part.name
-            self.open(f"for ({self.printer.int_type} {name} = {first}; {name} < {end}; {name}++)", (part,))
+            self.open(
+                f"for ({self.printer.int_type} {name} = {first}; {name} < {end}; {name}++)", (part,)
+            )
             self._fill_loops(axes[1:], narrowed, here, rows, splits)
             self.close()
 
@@ -249,12 +231,15 @@ class Lowering(Emitter):
         return first, end
 
     def store(self, place: Place, expr: Expr) -> None:
-        """Write one element, or one vector per unrolled unit, and leave the value's text to later readers."""
+        """Write one element, or one vector per unrolled unit, and leave the value's text to later
+        readers.
+        """
         if self.lanes is None or self.lanes.axis not in place.offset.free:
             text = bare(narrow(self.printer, expr, self.scalar(expr)))
             self.line(f"{place.pointer}[{self.index(place.offset)}] = {text};")
             return
-        for self.unit in range(self.lanes.unroll):
+        for unit in range(self.lanes.unroll):
+            self.unit = unit
             self.store_vector(place, self.vector(expr))
         self.unit = 0
 
@@ -318,9 +303,14 @@ class Lowering(Emitter):
             self._in_lanes("", axis, Lanes(axis, 1, str(hi - at)), body, at)
 
     def _in_lanes(
-        self, header: str, axis: Axis, lanes: Lanes, body: Callable[[], None], once: int | None = None
+        self,
+        header: str,
+        axis: Axis,
+        lanes: Lanes,
+        body: Callable[[], None],
+        once: int | None = None,
     ) -> None:
-        """A block of the vector loop; ``once`` is the axis's value where the block runs only once."""
+        """A block of the vector loop; ``once``: the axis's value where it runs only once."""
         self.open(header, (axis,))
         if once is not None:
             self.line(f"const int32_t {axis.name} = {once};")
@@ -332,7 +322,9 @@ class Lowering(Emitter):
     # ---- reductions
 
     def reduction(self, reduce: Reduce, name: str, row: Stage | None = None) -> None:
-        """Declare ``name`` (one per unrolled vector in a lane loop) and compute it; fill ``row`` on the way."""
+        """Declare ``name`` (one per unrolled vector in a lane loop) and compute it; fill ``row`` on
+        the way.
+        """
         free = reduce.free
         home = self.home(free, True)
         saved, lanes = self.scopes, self.lanes
@@ -344,7 +336,8 @@ class Lowering(Emitter):
         if self.lanes is not None:
             self._vector_accumulators(reduce, name, row)
         else:
-            lane = self._reduction_lane(reduce, row)
+            place = None if row is None else self.places[_row(row)].offset
+            lane = reduction_lane(reduce, place, self.vl)
             if lane is None:
                 self._scalar_reduction(reduce, name, row)
             else:
@@ -365,22 +358,10 @@ class Lowering(Emitter):
         self.scopes[home].names[expr] = name
         return name
 
-    def _reduction_lane(self, reduce: Reduce, row: Stage | None) -> Axis | None:
-        if self.vl == 1 or reduce.combiner not in HORIZONTAL or reduce.dtype is not DType.F32:
-            return None
-        for axis, (lo, hi) in zip(reversed(reduce.axes), reversed(reduce.bounds), strict=True):
-            constant = lo.is_const and hi.is_const
-            if not constant or axis.extent < min(8, self.vl):
-                continue
-            if row is not None and self.places[_row(row)].offset.coefficient(axis) != 1:
-                continue
-            if vectorisable(reduce.body, axis, UNIT):
-                return axis
-        return None
-
     def _loop_header(self, axis: Axis, lo: Index, hi: Index) -> str:
         first, end = self._bound(axis, lo, "lo"), self._bound(axis, hi, "hi")
-        return f"for ({self.printer.int_type} {axis.name} = {first}; {axis.name} < {end}; {axis.name}++)"
+        name = axis.name
+        return f"for ({self.printer.int_type} {name} = {first}; {name} < {end}; {name}++)"
 
     def _bound(self, axis: Axis, index: Index, suffix: str) -> str:
         if index.is_const or (len(index.terms) == 1 and isinstance(index.terms[0][0], Axis)):
@@ -443,29 +424,31 @@ class Lowering(Emitter):
         for acc in names:
             self.line(f"vf {acc} = {start};")
         depth = self._open_loops(reduce)
-        for self.unit in units:
-            self._accumulate_vector(reduce, names[self.unit], row)
+        for unit in units:
+            self.unit = unit
+            self._accumulate_vector(reduce, names[unit], row)
         self.unit = 0
         self._close(depth)
 
     def _accumulate_vector(self, reduce: Reduce, acc: str, row: Stage | None) -> None:
-        body = reduce.body
-        masked = self.lanes is not None and self.lanes.tail is not None and self.lanes.axis in reduce.axes
+        """Join one vector of the body to ``acc``; lanes that do not exist count as the identity."""
+        assert self.lanes is not None
+        body, lanes = reduce.body, self.lanes
+        partial = lanes.tail is not None and lanes.axis in reduce.axes
+        masked = partial and not (reduce.combiner == "sum" and zero_beyond(body, lanes.axis))
         product = isinstance(body, Call) and body.fn == "mul" and reduce.combiner == "sum"
-        if product and row is None and not (masked and not _zero_beyond(body, self.lanes)):
-            assert isinstance(body, Call)
+        if isinstance(body, Call) and product and row is None and not masked:
             a, b = (self.vector(x) for x in body.args)
             self.line(f"{acc} = vfma({a}, {b}, {acc});")
             return
         text = self.vector(body)
         if row is not None:
-            text = self.declare(len(self.scopes) - 1, ("row", body, self.unit), "vf", "v", text)
+            key = ("row", body, self.unit)
+            text = self.declare(len(self.scopes) - 1, key, "vf", "v", text)
             self.store_vector(self.places[_row(row)], text)
-        zero = reduce.combiner == "sum" and _zero_beyond(body, self.lanes)
-        if masked and not zero:
-            assert self.lanes is not None
+        if masked:
             start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
-            text = f"vsel(vilt(viota(), viset1({self.lanes.tail})), {text}, {start})"
+            text = f"vsel(vilt(viota(), viset1({lanes.tail})), {text}, {start})"
         fn = JOIN.get(reduce.combiner, reduce.combiner)
         self.line(f"{acc} = {self.printer.vector_call(fn, [acc, text])};")
 
@@ -479,8 +462,9 @@ class Lowering(Emitter):
 
         def body() -> None:
             assert self.lanes is not None
-            for self.unit in range(self.lanes.unroll):
-                self._accumulate_vector(reduce, accs[self.unit], row)
+            for unit in range(self.lanes.unroll):
+                self.unit = unit
+                self._accumulate_vector(reduce, accs[unit], row)
             self.unit = 0
 
         lo, hi = next(b for a, b in zip(reduce.axes, reduce.bounds, strict=True) if a is lane)
@@ -493,71 +477,10 @@ class Lowering(Emitter):
         self.line(f"const float {name} = {HORIZONTAL[reduce.combiner]}({accs[0]});")
 
 
-def _row(stage: Stage):  # type: ignore[no-untyped-def]
+def _row(stage: Stage) -> Row:
     assert stage.row is not None
     return stage.row
 
 
-def _strides(expr: Expr, axis: Axis) -> frozenset[int]:
-    """The strides along ``axis`` of everything an expression loads."""
-    found = set()
-    for node in walk(expr):
-        if isinstance(node, Load):
-            stride = node.indices[0].coefficient(axis)
-            if stride is not None:
-                found.add(stride)
-    return frozenset(found)
-
-
-def _zero_beyond(expr: Expr, lanes: Lanes | None) -> bool:
-    """Whether lanes that do not exist compute 0, because loads give 0 there."""
-    if lanes is None or lanes.axis not in expr.free:
-        return False
-    if isinstance(expr, Load | RowLoad):
-        return True
-    return isinstance(expr, Call) and expr.fn == "mul" and all(_zero_beyond(a, lanes) for a in expr.args)
-
-
-def _sum_of_row(stage: Stage, follower: Stage | None) -> Reduce | None:
-    """The reduction of the next stage over the row being filled, in terms of the row's own axes."""
-    if follower is None or not isinstance(follower.expr, Reduce) or stage.row is None:
-        return None
-    reduce = follower.expr
-    whole = all(b == (as_index(0), as_index(a.extent)) for a, b in zip(reduce.axes, reduce.bounds, strict=True))
-    here = tuple(of_atom(a) for a in reduce.axes)
-    body = reduce.body
-    if not whole or not isinstance(body, RowLoad) or body.row is not stage.row or body.indices != here:
-        return None
-    bounds = tuple((as_index(0), as_index(a.extent)) for a in stage.axes)
-    return Reduce(reduce.combiner, stage.axes, bounds, stage.expr)
-
-
 def _narrow(expr: Expr, axis: Axis, part: Axis) -> Expr:
     return expr if part is axis else substitute(expr, {axis: of_atom(part)})
-
-
-def split_points(expr: Expr, axes: tuple[Axis, ...]) -> dict[Axis, list[int]]:
-    """Where conditions on a single axis change: inner ends of segments, for the two innermost axes that have any."""
-    found: dict[Axis, set[int]] = {a: set() for a in axes}
-
-    def root(index: Index) -> None:
-        if len(index.terms) == 1 and isinstance(index.terms[0][0], Axis):
-            axis, c = index.terms[0]
-            if axis in found:
-                # c v + k >= 0 changes at v = ceil(-k / c), or behind floor(k / -c)
-                point = -(index.const // c) if c > 0 else index.const // -c + 1
-                if axis.lo < point < axis.hi:
-                    found[axis].add(point)
-
-    for node in walk(expr):
-        if isinstance(node, InRange):
-            root(node.index)
-    for index in all_indices(expr):
-        for atom in atoms_of(index):
-            if isinstance(atom, Extremum):
-                root(atom.a - atom.b)
-    chosen = [a for a in reversed(axes) if 0 < len(found[a]) < MAX_SEGMENTS][:2]
-    return {a: sorted(found[a]) for a in chosen}
-
-
-__all__ = ["Lowering", "Options", "call", "split_points"]

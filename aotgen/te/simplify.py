@@ -1,8 +1,9 @@
 """Rewriting: replace axes by indices and simplify again with what is then known.
 
-``substitute`` is the only rewriting the schedule needs: an axis that is split, merged, narrowed to a segment or fixed
-to a value is replaced by an index over new axes, and every index and condition is rebuilt by the functions of
-``index`` and ``expr``, which drop the divisions, remainders and tests that the new ranges decide.
+``substitute`` is the only rewriting the schedule needs: an axis that is split, merged, narrowed to
+a segment or fixed to a value is replaced by an index over new axes, and every index and condition
+is rebuilt by the functions of ``index`` and ``expr``, which drop the divisions, remainders and
+tests that the new ranges decide.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ from aotgen.te.index import (
 
 
 class Rewriter:
-    """Rebuilds expressions bottom-up; ``axes`` gives the index that replaces an axis, ``nodes`` replaces whole nodes.
+    """Rebuilds expressions bottom-up; ``axes`` gives the index that replaces an axis, ``nodes``
+    replaces whole nodes.
 
-    ``leaf`` is called on every rebuilt node and may return another one. Shared nodes are rebuilt once.
+    ``leaf`` is called on every rebuilt node and may return another one. Shared nodes are rebuilt
+    once.
     """
 
     def __init__(
@@ -164,8 +167,10 @@ def substitute(expr: Expr, axes: Mapping[Axis, Index]) -> Expr:
     return Rewriter(axes)(expr) if axes else expr
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
-    """Every node once, children first, into rows, reductions and the expressions inside indices."""
+def walk(expr: Expr, rows: bool = True) -> Iterator[Expr]:
+    """Every node once, children first, into reductions, the expressions inside indices and, with
+    ``rows``, rows.
+    """
     seen: set[Expr] = set()
 
     def visit_index(index: Index) -> Iterator[Expr]:
@@ -190,7 +195,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
             yield from visit(child)
         for index in indices_of(node):
             yield from visit_index(index)
-        if isinstance(node, RowLoad):
+        if rows and isinstance(node, RowLoad):
             yield from visit(node.row.body)
         yield node
 

@@ -1,9 +1,10 @@
 """A Nest: what is left of a Group before loops are written.
 
-A nest is outer parallel axes and a list of stages that run for each outer iteration. A stage has parallel axes of its
-own and at most one reduction; its result is a scalar, a row that later stages read, or elements of the output. Building
-one evaluates the output tensor at symbolic axes, splits axes that indices divide, replaces tensor indices by flat
-offsets from the views, merges axes that are contiguous everywhere, and lists the reductions in order of need.
+A nest is outer parallel axes and a list of stages that run for each outer iteration. A stage has
+parallel axes of its own and at most one reduction; its result is a scalar, a row that later stages
+read, or elements of the output. Building one evaluates the output tensor at symbolic axes, splits
+axes that indices divide, replaces tensor indices by flat offsets from the views, merges axes that
+are contiguous everywhere, and lists the reductions in order of need.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class Nest:
         stages: in order; the last writes the output.
         store: flat offset of the output element at (outer, last stage's axes).
         dtype: of the output.
-        row_store: by row: the flat offset within its memory, over its own axes; None when the output holds it.
-        row_in_output: the row that lives in the output, if any.
-        layouts: by constant that the nest reads: the order of its axes in memory.
+        row_store: by row: the flat offset within its memory, over its own axes; None when the
+            output holds it. row_in_output: the row that lives in the output, if any. layouts: by
+            constant that the nest reads: the order of its axes in memory.
     """
 
     outer: tuple[Axis, ...]
@@ -101,7 +102,9 @@ def all_indices(expr: Expr) -> list[Index]:
 def split_axes(
     axes: tuple[Axis, ...], expr: Expr, stores: tuple[Index, ...]
 ) -> tuple[tuple[Axis, ...], Expr, tuple[Index, ...]]:
-    """Split every axis v that is divided by a divisor k of its extent into (v / k, v % k), until none is left."""
+    """Split every axis v that is divided by a divisor k of its extent into (v / k, v % k), until
+    none is left.
+    """
     for _ in range(8):
         found = _splittable(axes, (*all_indices(expr), *stores))
         if found is None:
@@ -248,7 +251,9 @@ def const_layouts(
     store: Index,
     strides: Mapping[Buffer, tuple[int, ...]],
 ) -> dict[Buffer, tuple[int, ...]]:
-    """For constants without a view the order of their axes in memory: the output's inner axis last where they have it."""
+    """For constants without a view the order of their axes in memory: the output's inner axis last
+    where they have it.
+    """
     inner = next((a for a in axes if store.coefficient(a) == 1), None)
     found: dict[Buffer, tuple[int, ...]] = {}
     for node in walk(expr):
@@ -371,7 +376,9 @@ def _dense(axes: tuple[Axis, ...]) -> Index:
 
 
 def _row_for_output(stages: list[Stage], own: tuple[Axis, ...], dtype: DType) -> Row | None:
-    """The last row, when the output has its shape and type and the last stage reads it at the same place only."""
+    """The last row, when the output has its shape and type and the last stage reads it at the same
+    place only.
+    """
     rows = [s for s in stages if s.kind == "row"]
     if not rows or len(rows[-1].axes) != len(own):
         return None
@@ -381,6 +388,6 @@ def _row_for_output(stages: list[Stage], own: tuple[Axis, ...], dtype: DType) ->
         return None
     here = tuple(of_atom(a) for a in own)
     for node in walk(stages[-1].expr):
-        if isinstance(node, RowLoad) and node.row is row and node.indices != here:
+        if isinstance(node, RowLoad) and node.row == row and node.indices != here:
             return None
     return row

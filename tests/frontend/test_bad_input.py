@@ -221,8 +221,12 @@ def test_huge_claims_are_refused_before_any_memory_is_asked_for(dims: list[int])
             [node("ConstantOfShape", "s", "c"), node("NonZero", "c")],
             {"s": np.array([1 << 31, 1 << 10], np.int64)},
         ),
+        (
+            [node("ConstantOfShape", "s", "c"), node("NonZero", "c")],
+            {"s": np.array([1 << 14, 1 << 14], np.int64)},
+        ),
     ],
-    ids=["ConstantOfShape", "Expand", "Tile", "Range", "Pad", "NonZero"],
+    ids=["ConstantOfShape", "Expand", "Tile", "Range", "Pad", "NonZero", "NonZeroBelow"],
 )
 def test_huge_results_are_refused(
     nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]

@@ -442,6 +442,80 @@ def test_unary_with_a_domain() -> None:
     compare(node("Gelu", "x", approximate="tanh"), 20)
 
 
+EQUATIONS = {
+    "ij,jk->ik": ((2, 3), (3, 4)),
+    "ij,kj->ik": ((2, 3), (4, 3)),
+    "bhid,bhjd->bhij": ((2, 3, 4, 5), (2, 3, 6, 5)),
+    "bhij,bjhd->bihd": ((2, 3, 4, 5), (2, 5, 3, 6)),
+    "bij,bjk": ((2, 3, 4), (2, 4, 5)),
+    "i,j->ji": ((3,), (4,)),
+    "i,i": ((3,), (3,)),
+    "ij->ji": ((2, 3),),
+    "ij->j": ((2, 3),),
+    "ij": ((2, 3),),
+    "ijk->": ((2, 3, 4),),
+    "...ij,...jk->...ik": ((2, 3, 4), (1, 4, 5)),
+    "...ii->...i": ((2, 3, 3),),
+    "ijkl,k->ijl": ((2, 3, 4, 5), (4,)),
+    "ab,bc,cd->ad": ((2, 3), (3, 4), (4, 5)),
+    "ij,ij->ij": ((2, 3), (2, 3)),
+    "bnd,nde->bne": ((2, 3, 4), (3, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum(equation: str) -> None:
+    arrays = [ramp(*shape, seed=i) for i, shape in enumerate(EQUATIONS[equation])]
+    given = {f"c{i}": a for i, a in enumerate(arrays[1:])}
+    op = node("Einsum", " ".join(["x", *given]), equation=equation)
+    proto = model([op], {"x": arrays[0].shape}, constants=given)
+    got = run(load(proto), {"x": arrays[0]})["y"]
+    want = np.einsum(equation, *[a.astype(np.float64) for a in arrays])
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->il", "ijk->i", "i1->i", "ij,jk", "ij->ii"])
+def test_einsum_that_does_not_fit(equation: str) -> None:
+    with pytest.raises(UnsupportedError):
+        load(model([node("Einsum", "x", equation=equation)], {"x": [2, 3]}))
+
+
+def microsoft(
+    op: str, inputs: str, constants: Mapping[str, np.ndarray], **attributes: object
+) -> None:
+    n = node(op, inputs, **attributes)
+    n.domain = "com.microsoft"
+    proto = model([n], {"x": [2, 4, 6, 6]}, constants=constants)
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    assert_as_onnxruntime(proto, {"x": ramp(2, 4, 6, 6)})
+
+
+@pytest.mark.parametrize(
+    ("activation", "parameters"),
+    [
+        ("Relu", []),
+        ("Tanh", []),
+        ("Sigmoid", []),
+        ("LeakyRelu", [0.2]),
+        ("Clip", [-0.5, 0.7]),
+        ("HardSigmoid", [0.3, 0.4]),
+    ],
+)
+def test_fused_conv(activation: str, parameters: list[float]) -> None:
+    given = {"w": ramp(3, 4, 3, 3), "b": ramp(3), "z": ramp(2, 3, 4, 4)}
+    extra = {"activation_params": parameters} if parameters else {}
+    microsoft("FusedConv", "x w b", given, activation=activation, **extra)
+    microsoft("FusedConv", "x w b z", given, activation="Relu")
+
+
+def test_fused_matrix_products_and_activations() -> None:
+    microsoft("FusedMatMul", "x w", {"w": ramp(2, 4, 5, 6)}, transA=1, transB=1, alpha=0.5)
+    microsoft("BiasGelu", "x b", {"b": ramp(6)})
+    microsoft("QuickGelu", "x", {}, alpha=1.5)
+    microsoft("Gelu", "x", {})
+
+
 def test_opset_before_7_is_converted() -> None:
     """A broadcast along an axis, which onnxruntime no longer runs: checked against numpy."""
     add = helper.make_node("Add", ["x", "b"], ["y"], broadcast=1, axis=0)
@@ -453,7 +527,7 @@ def test_opset_before_7_is_converted() -> None:
 
 
 def test_onnxruntime_is_really_asked() -> None:
-    """The helper compares two different programs: a wrong expectation must fail."""
+    """The comparison has two different programs behind it: a wrong one must fail."""
     proto = model([node("Relu", "x")], {"x": [2]})
     got = onnxruntime_results(proto, {"x": floats(-1, 2)})[0]
     np.testing.assert_array_equal(got, floats(0, 2))

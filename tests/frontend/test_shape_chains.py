@@ -14,7 +14,7 @@ import pytest
 from frontend.models import assert_as_onnxruntime, model, node, ramp
 from onnx import TensorProto, helper, numpy_helper
 
-from aotgen.frontend.onnx import load
+from aotgen.frontend.onnx import check, load
 from aotgen.ir.graph import Graph
 
 I64 = TensorProto.INT64
@@ -310,3 +310,38 @@ def test_unused_parts_of_a_folded_chain_are_dropped() -> None:
         ["relu"],
     )
     assert [v.name for v in graph.values()] == ["x", "y"]
+
+
+def branch(name: str, op: str) -> onnx.GraphProto:
+    """A subgraph that applies ``op`` to the outer x; both branches use the same inner names."""
+    nodes = [node(op, "x", "inner", name="same"), node("Mul", "inner factor", "out")]
+    factor = numpy_helper.from_array(np.float32(2 if name == "then" else 3), "factor")
+    output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    return helper.make_graph(nodes, name, [], [output], [factor])
+
+
+@pytest.mark.parametrize(("batch", "ops"), [(1, ["exp", "mul"]), (2, ["neg", "mul"])])
+def test_an_if_on_shapes_becomes_the_branch_it_takes(batch: int, ops: list[str]) -> None:
+    check_chain(
+        [
+            node("Shape", "x", "s"),
+            node("Gather", "s i", "n", axis=0),
+            node("Equal", "n one", "c"),
+            node("If", "c", then_branch=branch("then", "Exp"), else_branch=branch("else", "Neg")),
+        ],
+        ramp(batch, 3),
+        ops,
+        {"i": np.array(0, np.int64), "one": np.array(1, np.int64)},
+    )
+
+
+def test_branches_may_repeat_names_and_have_problems() -> None:
+    def two(op: str) -> onnx.ModelProto:
+        choose = {"then_branch": branch("then", op), "else_branch": branch("else", "Neg")}
+        nodes = [node("If", "t", "a", **choose), node("If", "f", "b", **choose), node("Add", "a b")]
+        constants = {"t": np.array(True), "f": np.array(False)}
+        return model(nodes, {"x": ["batch", 3]}, constants=constants)
+
+    assert_as_onnxruntime(two("Exp"), {"x": ramp(2, 3)}, dims={"batch": 2})
+    problems = check(two("TopK3"), dims={"batch": 2})
+    assert [(p.node, p.op) for p in problems] == [("same", "TopK3")]

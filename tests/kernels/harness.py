@@ -1,13 +1,15 @@
-"""Builds kernels straight from templates into one C program, runs it (also under qemu or a sanitizer) and compares.
+"""Builds kernels straight from templates into one C program, runs it (also under qemu or a
+sanitizer) and compares.
 
-A ``Case`` is one Group with concrete inputs. Its tensors get their own memory blocks with exactly the border the
-template asked for, so that a sanitizer sees any access outside; ``gap`` makes pixel strides differ from the channel count.
+A ``Case`` is one Group with concrete inputs. Its tensors get their own memory blocks with exactly
+the border the template asked for, so that a sanitizer sees any access outside; ``gap`` makes pixel
+strides differ from the channel count.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +43,7 @@ class Case:
         template: the template to render.
         gap: extra elements between two pixels of every activation and of the output.
         physical: by input name, the order of its axes in memory (NCHW: (0, 3, 1, 2)).
-        config: None for the default.
+        config: of a target; None for the default.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Case:
     inputs: dict[str, np.ndarray]
     gap: int = 0
     physical: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    config: Config | None = None
+    config: Callable[[Target], Config] | None = None
     expected: np.ndarray | None = None
 
     def oracle(self) -> np.ndarray:
@@ -99,7 +101,9 @@ class Built:
         return strided.copy()
 
 
-def make_view(value: Value, need: Need, gap: int, order: tuple[int, ...] | None) -> tuple[View, int, int]:
+def make_view(
+    value: Value, need: Need, gap: int, order: tuple[int, ...] | None
+) -> tuple[View, int, int]:
     """(view, floats of its block, element its pointer starts at)."""
     shape = value.shape
     rank = len(shape)
@@ -119,7 +123,8 @@ def make_view(value: Value, need: Need, gap: int, order: tuple[int, ...] | None)
 
 
 def build(case: Case, target: Target) -> Built:
-    config = case.config or case.template.default(case.group, target)
+    chosen = case.config or (lambda t: case.template.default(case.group, t))
+    config = chosen(target)
     case.template.check(case.group, target, config)
     needs = case.template.needs(case.group, target, config)
     out_need = case.template.output_need(case.group, target, config)
@@ -140,13 +145,17 @@ def build(case: Case, target: Target) -> Built:
             if arg.is_output:
                 data[:] = 7777.0
             else:
-                target_view = np.lib.stride_tricks.as_strided(data[start:], view.shape, [4 * s for s in view.strides])
+                target_view = np.lib.stride_tricks.as_strided(
+                    data[start:], view.shape, [4 * s for s in view.strides]
+                )
                 if case.gap:
                     data[:] = 0.0
                 target_view[...] = case.inputs[arg.value.name]
             blocks.append(Block(data, start + arg.offset, arg.is_output))
         else:
-            blocks.append(Block(np.full(max(1, arg.scratch_bytes // 4), np.nan, np.float32), 0, False))
+            blocks.append(
+                Block(np.full(max(1, arg.scratch_bytes // 4), np.nan, np.float32), 0, False)
+            )
     return Built(case, kernel, blocks, views[case.group.output])
 
 
@@ -156,7 +165,13 @@ MAIN = r"""
 #include <time.h>
 typedef void (*runner)(void **b);
 /* role of a block: 0 constant, 1 input, 2 further input, 3 output, 4 scratch */
-static const struct { runner run; int count; const size_t *bytes; const int *role; int output; } cases[] = {
+static const struct {
+    runner run;
+    int count;
+    const size_t *bytes;
+    const int *role;
+    int output;
+} cases[] = {
 @TABLE@};
 enum { CASES = sizeof cases / sizeof *cases };
 static double now(void) {
@@ -221,8 +236,8 @@ int main(int argc, char **argv) {
 """
 
 
-def program(built: Sequence[Built], target: Target) -> str:
-    """The C source of all cases."""
+def program(built: Sequence[Built], target: Target, cut: int = 0) -> str:
+    """The C source of all cases; with ``cut`` every kernel runs in two pieces of its rows."""
     math = sorted(frozenset().union(*(b.kernel.math for b in built)))
     text = [
         "#define _POSIX_C_SOURCE 200809L",
@@ -237,8 +252,15 @@ def program(built: Sequence[Built], target: Target) -> str:
             text.append(b.kernel.body.replace("@KERNEL@", name))
         args = []
         for k, (arg, block) in enumerate(zip(b.kernel.args, b.blocks, strict=True)):
-            args.append(f"({arg.ctype})b[{k}] + {block.start}" if block.start >= 0 else f"({arg.ctype})b[{k}]")
-        text.append(f"static void run{i}(void **b)\n{{\n    {name}({', '.join(args)}, 0, {b.kernel.rows});\n}}")
+            args.append(
+                f"({arg.ctype})b[{k}] + {block.start}"
+                if block.start >= 0
+                else f"({arg.ctype})b[{k}]"
+            )
+        rows = b.kernel.rows
+        pieces = [(0, min(cut, rows)), (min(cut, rows), rows)] if cut else [(0, rows)]
+        calls = " ".join(f"{name}({', '.join(args)}, {r0}, {r1});" for r0, r1 in pieces)
+        text.append(f"static void run{i}(void **b) {{ {calls} }}")
         sizes = ", ".join(str(x.data.nbytes) for x in b.blocks)
         text.append(f"static const size_t bytes{i}[] = {{{sizes}}};")
         output = next(k for k, x in enumerate(b.blocks) if x.output)
@@ -257,9 +279,16 @@ def role(arg: Arg, position: int) -> int:
     return 3 if arg.is_output else 1 if position == 0 else 2
 
 
-def compile_program(built: Sequence[Built], target: Target, folder: Path, cc: str, extra: Sequence[str]) -> Path:
+def compile_program(
+    built: Sequence[Built],
+    target: Target,
+    folder: Path,
+    cc: str,
+    extra: Sequence[str],
+    cut: int = 0,
+) -> Path:
     source, exe = folder / f"{target.isa}.c", folder / f"{target.isa}_{Path(cc).name}"
-    source.write_text(program(built, target))
+    source.write_text(program(built, target, cut))
     command = [cc, *WARNINGS, *flags_of(target.isa), *extra, str(source), "-o", str(exe), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
@@ -274,15 +303,23 @@ def write_blocks(built: Sequence[Built], path: Path) -> None:
 
 
 def run_cases(
-    cases: Sequence[Case], target: Target, folder: Path, *, cc: str = "gcc", extra: Sequence[str] = ("-O2",),
+    cases: Sequence[Case],
+    target: Target,
+    folder: Path,
+    *,
+    cc: str = "gcc",
+    extra: Sequence[str] = ("-O2",),
     emulator: Sequence[str] = (),
+    cut: int = 0,
 ) -> list[np.ndarray]:
     """Outputs of all cases from one program."""
     built = [build(c, target) for c in cases]
-    exe = compile_program(built, target, folder, cc, extra)
+    exe = compile_program(built, target, folder, cc, extra, cut)
     write_blocks(built, folder / "in.bin")
     done = subprocess.run(
-        [*emulator, str(exe), str(folder / "in.bin"), str(folder / "out.bin")], capture_output=True, text=True
+        [*emulator, str(exe), str(folder / "in.bin"), str(folder / "out.bin")],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[:4000]
     raw = np.fromfile(folder / "out.bin", np.float32)
@@ -294,7 +331,9 @@ def run_cases(
     return results
 
 
-def check_cases(cases: Sequence[Case], target: Target, folder: Path, tolerance: float = 1e-5, **kwargs: object) -> None:
+def check_cases(
+    cases: Sequence[Case], target: Target, folder: Path, tolerance: float = 1e-5, **kwargs: object
+) -> None:
     """Assert every case within ``tolerance`` of the oracle, relative to its largest value."""
     results = run_cases(cases, target, folder, **kwargs)  # type: ignore[arg-type]
     wrong = []
@@ -309,23 +348,42 @@ def check_cases(cases: Sequence[Case], target: Target, folder: Path, tolerance: 
 
 
 def time_cases(
-    cases: Sequence[Case], target: Target, folder: Path, *, rounds: int, cc: str = "gcc",
-    extra: Sequence[str] = ("-O3",), prefix: Sequence[str] = (),
+    cases: Sequence[Case],
+    target: Target,
+    folder: Path,
+    *,
+    rounds: int,
+    cc: str = "gcc",
+    extra: Sequence[str] = ("-O3",),
+    prefix: Sequence[str] = (),
 ) -> tuple[list[float], float]:
     """(least seconds of every case, least seconds of all in a row)."""
     built = [build(c, target) for c in cases]
     exe = compile_program(built, target, folder, cc, extra)
     write_blocks(built, folder / "in.bin")
-    subprocess.run([*prefix, str(exe), str(folder / "in.bin"), str(folder / "t.bin"), str(rounds)], check=True)
+    subprocess.run(
+        [*prefix, str(exe), str(folder / "in.bin"), str(folder / "t.bin"), str(rounds)], check=True
+    )
     times = np.fromfile(folder / "t.bin", np.float64)
     return [float(t) for t in times[:-1]], float(times[-1])
 
 
 def conv_case(
-    name: str, template: Template, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], *,
-    strides: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
-    dilations: tuple[int, ...] | None = None, groups: int = 1, bias: bool = True, seed: int = 0,
-    relu: bool = False, add: bool = False, **kwargs: object,
+    name: str,
+    template: Template,
+    x: tuple[int, ...],
+    outputs: int,
+    kernel: tuple[int, ...],
+    *,
+    strides: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    dilations: tuple[int, ...] | None = None,
+    groups: int = 1,
+    bias: bool = True,
+    seed: int = 0,
+    relu: bool = False,
+    add: bool = False,
+    **kwargs: object,
 ) -> Case:
     """A conv group with seeded values; ``add`` and ``relu`` append an epilogue."""
     axes = len(x) - 2
@@ -337,8 +395,13 @@ def conv_case(
     wv = graph.constant(w, "weights")
     bv = graph.constant(rng.standard_normal(outputs, np.float32), "b") if bias else None
     node = graph.make(
-        "conv", [xv, wv, bv], name="conv", strides=strides or (1,) * axes, pads=pads or (0,) * 2 * axes,
-        dilations=dilations or (1,) * axes, groups=groups,
+        "conv",
+        [xv, wv, bv],
+        name="conv",
+        strides=strides or (1,) * axes,
+        pads=pads or (0,) * 2 * axes,
+        dilations=dilations or (1,) * axes,
+        groups=groups,
     )
     nodes, inputs = [node], {"x": rng.standard_normal(x, np.float32)}
     if add:
@@ -351,8 +414,16 @@ def conv_case(
 
 
 def matmul_case(
-    name: str, template: Template, a: tuple[int, ...], b: tuple[int, ...], *, const_b: bool = True,
-    trans_b: bool = False, bias: bool = True, seed: int = 0, **kwargs: object,
+    name: str,
+    template: Template,
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    *,
+    const_b: bool = True,
+    trans_b: bool = False,
+    bias: bool = True,
+    seed: int = 0,
+    **kwargs: object,
 ) -> Case:
     """A matmul group with seeded values."""
     rng = np.random.default_rng(seed)
@@ -371,16 +442,28 @@ def matmul_case(
 
 
 def pool_case(
-    name: str, template: Template, op: str, x: tuple[int, ...], kernel: tuple[int, ...], *,
-    strides: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
-    dilations: tuple[int, ...] | None = None, include: bool = False, extra: tuple[int, ...] | None = None,
-    seed: int = 0, **kwargs: object,
+    name: str,
+    template: Template,
+    op: str,
+    x: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    strides: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    dilations: tuple[int, ...] | None = None,
+    include: bool = False,
+    extra: tuple[int, ...] | None = None,
+    seed: int = 0,
+    **kwargs: object,
 ) -> Case:
     """A pooling group with seeded values."""
     axes = len(x) - 2
     attrs: dict[str, object] = {
-        "kernel": kernel, "strides": strides or (1,) * axes, "pads": pads or (0,) * 2 * axes,
-        "dilations": dilations or (1,) * axes, "ceil_extra": extra or (0,) * axes,
+        "kernel": kernel,
+        "strides": strides or (1,) * axes,
+        "pads": pads or (0,) * 2 * axes,
+        "dilations": dilations or (1,) * axes,
+        "ceil_extra": extra or (0,) * axes,
     }
     if op == "avg_pool":
         attrs["count_include_pad"] = include

@@ -1,4 +1,4 @@
-"""Graphs for the tests of the passes: hand-built ones in an ONNX file's layout, and seeded random ones."""
+"""Graphs for the tests of the passes: hand-built in ONNX layout, and seeded random ones."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from passes.builders import Net, RandomNet, check_equal, feeds, ops
 
 from aotgen.errors import UsageError
 from aotgen.ir import interpreter
 from aotgen.ir.verifier import verify
 from aotgen.passes.pipeline import PASSES, pass_names, run_passes
-from passes.builders import Net, RandomNet, check_equal, feeds, ops
 
 GRAPHS = 150
 
@@ -48,7 +48,7 @@ def test_a_second_run_changes_nothing() -> None:
         run_passes(graph)
         names = [node.name for node in graph.nodes]
         changed: list[str] = []
-        run_passes(graph, on_pass=lambda name, before, after: changed.append(name))
+        run_passes(graph, on_pass=lambda name, *texts, seen=changed: seen.append(name))
         assert [node.name for node in graph.nodes] == names, seed
         assert set(changed) <= {"fuse_ops"}, (seed, changed)
 

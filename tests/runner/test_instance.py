@@ -61,9 +61,9 @@ const char *acc_strerror(int e) { return e == -3 ? "weight is zero" : "something
 CMAKE = """
 cmake_minimum_required(VERSION 3.16)
 project(acc C)
-add_library(acc STATIC acc.c)
+add_library(acc STATIC src/acc.c)
 if(ACC_SHARED)
-  add_library(acc_shared SHARED acc.c)
+  add_library(acc_shared SHARED src/acc.c)
   target_link_libraries(acc_shared m)
 endif()
 """
@@ -87,7 +87,7 @@ def write_project(folder: Path, weight: float = 2.0) -> Project:
     }
     (folder / "src").mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "acc.c").write_text(SOURCE)
+    (folder / "src" / "acc.c").write_text(SOURCE)
     (folder / "CMakeLists.txt").write_text(CMAKE)
     (folder / "src" / "weights.bin").write_bytes(np.float32(weight).tobytes())
     return Project(folder)
@@ -137,7 +137,7 @@ def test_error_codes_come_with_their_text(project: Project, tmp_path: Path) -> N
 
 def test_compiler_errors_are_one_line(tmp_path: Path) -> None:
     project = write_project(tmp_path / "q")
-    source = tmp_path / "q" / "acc.c"
+    source = tmp_path / "q" / "src" / "acc.c"
     source.write_text(SOURCE.replace("return 0;\n}\n\nconst", "return zero;\n}\n\nconst"))
     with pytest.raises(ToolchainError, match=r"error: .*zero") as caught:
         project.build()
@@ -157,3 +157,15 @@ def test_cmake_errors_are_one_line(tmp_path: Path) -> None:
 def test_missing_compiler(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="no-such-cc is not installed"):
         write_project(tmp_path / "q").build(compiler="no-such-cc")
+
+
+def test_a_changed_source_is_built_and_loaded(tmp_path: Path) -> None:
+    """dlopen would hand out the library that it knows by this path."""
+    project = write_project(tmp_path / "q")
+    assert project.run(x(1, 2, 3))["y"].tolist() == [2, 4, 6]
+    source = tmp_path / "q" / "src" / "acc.c"
+    source.write_text(SOURCE.replace("* c->weights[0]", "* c->weights[0] * 10.0f"))
+    assert project.run(x(1, 2, 3))["y"].tolist() == [20, 40, 60]
+    source.write_text("int broken = ;")
+    with pytest.raises(ToolchainError, match="error: "):
+        project.run(x(1, 2, 3))

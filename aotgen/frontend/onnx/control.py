@@ -1,4 +1,4 @@
-"""Control flow: an If whose condition is known while compiling is replaced by the branch it takes."""
+"""Control flow: an If whose condition is known is replaced by the branch that it takes."""
 
 from __future__ import annotations
 

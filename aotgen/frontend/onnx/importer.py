@@ -24,6 +24,7 @@ from aotgen.frontend.onnx.node import OnnxNode, Refused
 from aotgen.frontend.onnx.reader import ModelFile, node_label, reads
 from aotgen.frontend.onnx.registry import converter
 from aotgen.frontend.onnx.tensors import (
+    MAX_EVALUATED_BYTES,
     MAX_TENSOR_BYTES,
     element_type,
     one_line,
@@ -58,11 +59,11 @@ class Importer:
         self._input_types = inputs.types
         self._values: dict[str, Value | None] = {"": None}
         self._unknown: set[str] = {p.node for p in inputs.problems}
-        self._named: set[int] = set()
+        self._named: set[Value] = set()
         self._taken: set[str] = set()
         self._node_names: set[str] = set()
-        self._known: dict[int, Array | None] = {}
-        self._permuted: dict[tuple[int, tuple[int, ...]], Value] = {}
+        self._known: dict[Value, Array | None] = {}
+        self._permuted: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self._inferred: Mapping[str, TensorType] | None = None
         self._live = _live_nodes(self._proto)
         self._used = {v.name for v in self._proto.output} | {
@@ -114,10 +115,10 @@ class Importer:
     def _bind(self, name: str, value: Value) -> None:
         """``name`` means ``value`` from here on, and is its name unless it has one already."""
         self._values[name] = value
-        if id(value) not in self._named:
+        if value not in self._named:
             # Only the branches of an If may use a name again.
             value.name = name if name not in self._taken else self.graph.unique_name(name)
-            self._named.add(id(value))
+            self._named.add(value)
             self._taken.add(name)
 
     def _unsupported(self, name: str, what: str, reason: str, remedy: str = "") -> None:
@@ -177,7 +178,7 @@ class Importer:
         function = converter(domain, proto.op_type, opset)
         if function is None:
             raise Refused(*_why_unsupported(domain, proto, opset))
-        if domain == "" and proto.op_type != "Constant":
+        if domain == "" and proto.op_type not in ("Constant", "If"):
             self._check(proto)
         if any(name in self._unknown for name in proto.input):
             return None
@@ -249,7 +250,7 @@ class Importer:
         return bool(name) and name in self._used
 
     def inline(self, graph: onnx.GraphProto) -> list[Value | None]:
-        """Convert the nodes of a subgraph without inputs in the place of its caller; its outputs."""
+        """Convert the nodes of a subgraph without inputs in place of its caller; its outputs."""
         self._reserve_names(graph)
         self._used |= {o.name for o in graph.output} | {r for n in graph.node for r in reads(n)}
         for tensor in graph.initializer:
@@ -269,7 +270,7 @@ class Importer:
 
     def permuted(self, value: Value, perm: tuple[int, ...]) -> Value:
         """A constant, permuted and contiguous; the same Value for the same request."""
-        key = (id(value), perm)
+        key = (value, perm)
         if key not in self._permuted:
             assert value.const is not None
             array = np.ascontiguousarray(value.const.transpose(perm))
@@ -301,29 +302,36 @@ class Importer:
         stack = [value]
         while stack:
             top = stack[-1]
-            if id(top) in self._known:
+            if top in self._known:
                 stack.pop()
             elif top.const is not None or top.producer is None:
-                self._known[id(top)] = top.const
+                self._known[top] = top.const
             else:
                 node = top.producer
-                missing = [v for v in node.args if id(v) not in self._known]
+                missing = [v for v in node.args if v not in self._known]
                 if missing:
                     stack += missing
                 else:
                     self._evaluate_node(node)
-        return self._known[id(value)]
+        return self._known[value]
 
     def _evaluate_node(self, node: Node) -> None:
-        if any(self._known[id(v)] is None for v in node.args):
-            self._known.update({id(v): None for v in node.outputs})
+        if any(self._known[v] is None for v in node.args):
+            self._known.update({v: None for v in node.outputs})
             return
+        nbytes = sum(v.type.nbytes for v in node.outputs)
+        if nbytes > MAX_EVALUATED_BYTES:
+            raise Refused(
+                f"it needs the elements of a constant of {nbytes} bytes, computed by node "
+                f"{node.origin[0]!r}; the limit is {MAX_EVALUATED_BYTES}",
+                "bind smaller input shapes",
+            )
         for value, array in zip(node.outputs, self._compute(node), strict=True):
-            self._known[id(value)] = array
+            self._known[value] = array
 
     def _compute(self, node: Node) -> list[Array]:
         arrays = [
-            None if v is None else (v.const if v.const is not None else self._known[id(v)])
+            None if v is None else (v.const if v.const is not None else self._known[v])
             for v in node.inputs
         ]
         with np.errstate(all="ignore"):
@@ -353,11 +361,10 @@ def _why_unsupported(domain: str, proto: onnx.NodeProto, opset: int) -> tuple[st
     ):
         return "control flow is not supported", "export the model with the branch or loop resolved"
     if domain:
+        how = " (without onnxruntime's optimizer)" if domain == "com.microsoft" else ""
         return (
-            f"operators of domain {domain!r} are not supported"
-            if domain != "com.microsoft"
-            else "this operator of onnxruntime's own domain is not supported",
-            "export the model with standard ONNX operators only (without onnxruntime's optimizer)",
+            f"the operator is not supported (domain {domain!r})",
+            f"export the model with standard ONNX operators only{how}",
         )
     if not onnx.defs.has(op):
         return "ONNX has no such operator", "check the exporter, or remove the node"

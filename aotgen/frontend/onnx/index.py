@@ -7,6 +7,7 @@ import numpy as np
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.registry import converts
 from aotgen.ir.graph import Value
+from aotgen.ir.types import DType
 
 
 @converts("Gather")
@@ -64,6 +65,7 @@ def reverse_sequence(n: OnnxNode) -> Value:
     if sorted((batch_axis, time_axis)) != [0, 1] or len(x.shape) < 2:
         n.refuse(f"batch_axis {batch_axis} and time_axis {time_axis} must be 0 and 1")
     lengths = n.need_ints(1, "sequence_lens")
+    n.expect_small(x.shape, DType.I64)
     steps = x.shape[time_axis]
     positions = np.tile(np.arange(steps, dtype=np.int64), (len(lengths), 1))
     for row, length in zip(positions, lengths, strict=True):

@@ -82,9 +82,12 @@ def write_out_functions(
         )
         if not wanted:
             break
+        bound = with_bound_inputs(proto, inputs)
+        # The inliner asks for the type of inputs that are absent, too: those of name "".
+        bound.graph.value_info.add(name="").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
         try:
             proto = inliner.inline_selected_functions(
-                with_bound_inputs(proto, inputs),
+                bound,
                 [("", op) for op in wanted],
                 inline_schema_functions=True,
             )

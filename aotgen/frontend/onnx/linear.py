@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -113,6 +114,36 @@ def _transposed_weight(n: OnnxNode, weight: Value, groups: int) -> Value:
     split = n.reshape(weight, (groups, c // groups, o, *kernel))
     moved = n.transpose(split, (0, 2, *range(3, rank + 1), 1))
     return n.reshape(moved, (groups * o, *kernel, c // groups))
+
+
+@converts("Col2Im", since=18)
+def col2im(n: OnnxNode) -> Value:
+    """[N, C * prod(K), L] -> [N, C, *S]: a transposed convolution whose kernels pick a column."""
+    x = n.x(0)
+    image, kernel = n.need_ints(1, "image_shape"), n.need_ints(2, "block_shape")
+    w = window(n, image, kernel)
+    axes, taps = len(kernel), math.prod(kernel)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, w.dilations, strict=True)]
+    padded = [s + w.pads[i] + w.pads[axes + i] for i, s in enumerate(image)]
+    out = [(p - k) // s + 1 for p, k, s in zip(padded, spans, w.strides, strict=True)]
+    if len(x.shape) != 3 or x.shape[1] % taps or x.shape[2] != math.prod(out):
+        n.refuse(f"its input {list(x.shape)} does not fit blocks {list(kernel)} of {list(image)}")
+    batch, channels = x.shape[0], x.shape[1] // taps
+    columns = n.reshape(n.transpose(x, (0, 2, 1)), (batch, *out, x.shape[1]))
+    picks = np.eye(taps, dtype=x.dtype.numpy).reshape(*kernel, taps)
+    weight = n.constant(np.tile(picks, (channels, *(1,) * (axes + 1))), "picks")
+    rows = zip(padded, w.strides, out, spans, strict=True)
+    missing = [p - (s * (o - 1) + k) for p, s, o, k in rows]
+    y = n.add(
+        "conv_transpose",
+        [columns, weight, None],
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        groups=channels,
+        output_padding=tuple(missing),
+    )
+    return n.to_channels_first(y)
 
 
 @converts("MatMul")

@@ -7,6 +7,7 @@ the values of the node's outputs. What it cannot express it refuses with a reaso
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 
+from aotgen.frontend.onnx.tensors import MAX_EVALUATED_BYTES
 from aotgen.ir.graph import Value
 from aotgen.ir.types import Array, DType
 
@@ -198,6 +200,15 @@ class OnnxNode:
     def constant(self, array: Array, what: str = "const") -> Value:
         """A constant of this node's own."""
         return self._importer.constant(np.asarray(array), f"{self.name}.{what}")
+
+    def expect_small(self, shape: Sequence[int], dtype: DType) -> None:
+        """Refuse to compute a constant of this size while reading."""
+        nbytes = math.prod(shape) * dtype.size
+        if nbytes > MAX_EVALUATED_BYTES:
+            self.refuse(
+                f"it asks for a constant of {nbytes} bytes; the limit is {MAX_EVALUATED_BYTES}",
+                "bind smaller input shapes",
+            )
 
     def scalar(self, value: float, like: Value) -> Value:
         """A 0-d constant of the dtype of ``like``."""

@@ -174,5 +174,6 @@ def eye_like(n: OnnxNode) -> Value:
     if len(x.shape) != 2:
         n.refuse(f"its input of rank {len(x.shape)} is not a matrix")
     dtype = target_type(n, n.get_int("dtype")) if n.has("dtype") else x.dtype
+    n.expect_small(x.shape, dtype)
     rows, columns = x.shape
     return n.constant(np.eye(rows, columns, n.get_int("k", 0), dtype.numpy), "eye")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aotgen.errors import InternalError
 
@@ -11,18 +11,20 @@ if TYPE_CHECKING:
     from aotgen.frontend.onnx.node import OnnxNode
     from aotgen.ir.graph import Value
 
-Converted = "Value | Sequence[Value | None]"
 Converter = Callable[["OnnxNode"], "Value | Sequence[Value | None]"]
+"""Emits the node's ops and returns its outputs; None for an output that nothing uses."""
+
+F = TypeVar("F", bound=Converter)
 
 _TABLE: dict[tuple[str, str], dict[int, Converter]] = {}
 
 
-def converts(*ops: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+def converts(*ops: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
     """Register a function as the converter of ``ops`` from opset ``since`` to the next one
     registered.
     """
 
-    def wrap(function: Converter) -> Converter:
+    def wrap(function: F) -> F:
         for op in ops:
             versions = _TABLE.setdefault((domain, op), {})
             if since in versions:

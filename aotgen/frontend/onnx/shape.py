@@ -10,7 +10,6 @@ import numpy as np
 from aotgen.frontend.onnx.elementwise import target_type
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.registry import converts
-from aotgen.frontend.onnx.tensors import MAX_TENSOR_BYTES
 from aotgen.ir.graph import Value
 from aotgen.ir.types import DType
 
@@ -51,8 +50,7 @@ def range_of(n: OnnxNode) -> Value:
     if not delta:
         n.refuse("its delta is 0")
     count = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
-    if count * start.dtype.itemsize > MAX_TENSOR_BYTES:
-        n.refuse(f"it has {count} elements", "bind smaller input shapes")
+    n.expect_small((count,), n.x().dtype)
     steps = np.arange(count, dtype=start.dtype)
     return n.constant((start + steps * delta).astype(start.dtype), "range")
 
@@ -78,7 +76,9 @@ def size_of(n: OnnxNode) -> Value:
 
 @converts("NonZero", since=9)
 def non_zero(n: OnnxNode) -> Value:
-    found = np.nonzero(np.atleast_1d(n.need(0, "input")))
+    array = np.atleast_1d(n.need(0, "input"))
+    n.expect_small((*array.shape, array.ndim), DType.I64)
+    found = np.nonzero(array)
     return n.constant(np.array(found, np.int64).reshape(len(found), -1), "indices")
 
 

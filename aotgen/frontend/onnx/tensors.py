@@ -18,6 +18,9 @@ from aotgen.ir.types import Array, DType
 MAX_TENSOR_BYTES = 1 << 32
 """The largest tensor that is read or computed: more than any board of ours can hold."""
 
+MAX_EVALUATED_BYTES = 1 << 28
+"""The largest value that is computed while reading, because an operator must know its elements."""
+
 ONNX_DTYPES: dict[int, DType] = {
     TensorProto.FLOAT: DType.F32,
     TensorProto.DOUBLE: DType.F64,

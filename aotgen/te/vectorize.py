@@ -1,0 +1,215 @@
+"""Which axis may run along the vector lanes, and what borders a loop is split at.
+
+Decisions only, made from a nest's expressions; ``aotgen.te.lower`` writes the loops they ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotgen.ir.types import DType
+from aotgen.te.c_printer import MATH, VECTOR, VECTOR_COMPARE
+from aotgen.te.expr import (
+    Call,
+    Cast,
+    Expr,
+    InRange,
+    Load,
+    Param,
+    Reduce,
+    RowLoad,
+    Select,
+)
+from aotgen.te.index import Axis, Extremum, Index, as_index, atoms_of, of_atom
+from aotgen.te.simplify import walk
+from aotgen.te.stage import Nest, Stage, all_indices
+
+MAX_SEGMENTS = 33
+"""Most loops that one axis is split into; concatenations have one an input."""
+
+UNIT = frozenset((0, 1))
+HORIZONTAL = {"sum": "vsum", "max": "vmaxr", "min": "vminr", "max_nan": "vmaxr", "min_nan": "vminr"}
+"""Combiners that join the lanes of a vector, and the word of simd.h that does."""
+
+
+def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
+    """Whether a float value can be computed for VL neighbours along ``axis``, with loads of these
+    strides.
+    """
+    known: dict[Expr, bool] = {}
+
+    def flat(offset: Index) -> bool:
+        return offset.coefficient(axis) in strides
+
+    def mask(node: Expr) -> bool:
+        if axis not in node.free or not isinstance(node, Call):
+            return False
+        if node.fn in VECTOR_COMPARE or node.fn == "isnan":
+            return node.args[0].dtype is DType.F32 and all(value(a) for a in node.args)
+        return node.fn in ("and", "or", "not") and all(mask(a) for a in node.args)
+
+    def value(node: Expr) -> bool:
+        if node not in known:
+            known[node] = decide(node)
+        return known[node]
+
+    def decide(node: Expr) -> bool:
+        if axis not in node.free:
+            return node.dtype is DType.F32
+        if isinstance(node, Load):
+            return node.dtype is DType.F32 and flat(node.indices[0])
+        if isinstance(node, RowLoad):
+            last = node.indices[-1]
+            unit = last.coefficient(axis) == 1 and all(
+                axis not in i.free for i in node.indices[:-1]
+            )
+            return node.dtype is DType.F32 and (unit or axis in node.row.free)
+        if isinstance(node, Param):
+            return node.dtype is DType.F32
+        if isinstance(node, Call):
+            return (
+                node.fn in VECTOR and node.dtype is DType.F32 and all(value(a) for a in node.args)
+            )
+        if isinstance(node, Cast):
+            return node.dtype is DType.F32 and node.a.dtype is DType.BOOL and mask(node.a)
+        if isinstance(node, Select):
+            sides = value(node.a) and value(node.b)
+            return sides and (
+                axis not in node.cond.free or (mask(node.cond) and not is_guard(node.cond))
+            )
+        return False
+
+    return value(expr)
+
+
+def heavy(expr: Expr) -> bool:
+    """Whether an expression calls a math function, so that vectors pay even with strided loads."""
+    return any(
+        isinstance(n, Call) and n.fn in MATH | {"div", "sqrt"} for n in walk(expr, rows=False)
+    )
+
+
+def is_guard(cond: Expr) -> bool:
+    """Whether a condition protects memory accesses: it tests an index."""
+    return any(isinstance(n, InRange) for n in walk(cond))
+
+
+def choose_outer_lane(nest: Nest, vl: int) -> Axis | None:
+    """An outer axis along which every stage can work on vectors: contiguous in all memory, absent
+    from loop bounds.
+    """
+    if vl == 1 or len(nest.stages) == 1:
+        return None
+    rows_kept = all(s.row is None or s.row == nest.row_in_output for s in nest.stages)
+    for axis in reversed(nest.outer):
+        if nest.store.coefficient(axis) != 1 or not rows_kept:
+            continue
+        exprs = [s.expr.body if isinstance(s.expr, Reduce) else s.expr for s in nest.stages]
+        bounds = [
+            i
+            for s in nest.stages
+            if isinstance(s.expr, Reduce)
+            for pair in s.expr.bounds
+            for i in pair
+        ]
+        if any(axis in b.free for b in bounds) or nest.dtype is not DType.F32:
+            continue
+        if all(vectorisable(e, axis, UNIT) for e in exprs):
+            return axis
+    return None
+
+
+def lane_of(axes: Sequence[Axis], expr: Expr, store: Index, vl: int) -> Axis | None:
+    """The axis of a row or output stage that can run along the lanes."""
+    if vl == 1 or not axes or expr.dtype is not DType.F32:
+        return None
+    axis = axes[-1]
+    strides = UNIT
+    if heavy(expr) and axis.extent >= vl:
+        strides = load_strides(expr, axis) | UNIT
+    allowed = {1} if strides == UNIT else {1, store.coefficient(axis)} - {0, None}
+    if store.coefficient(axis) not in allowed:
+        return None
+    return axis if vectorisable(expr, axis, strides) else None
+
+
+def reduction_lane(reduce: Reduce, row: Index | None, vl: int) -> Axis | None:
+    """The axis of a reduction that can run along the lanes; ``row`` is the offset of a row that is
+    filled on the way.
+    """
+    if vl == 1 or reduce.combiner not in HORIZONTAL or reduce.dtype is not DType.F32:
+        return None
+    for axis, (lo, hi) in zip(reversed(reduce.axes), reversed(reduce.bounds), strict=True):
+        constant = lo.is_const and hi.is_const
+        if not constant or axis.extent < min(8, vl):
+            continue
+        if row is not None and row.coefficient(axis) != 1:
+            continue
+        if vectorisable(reduce.body, axis, UNIT):
+            return axis
+    return None
+
+
+def load_strides(expr: Expr, axis: Axis) -> frozenset[int]:
+    """The strides along ``axis`` of everything an expression loads."""
+    found = set()
+    for node in walk(expr, rows=False):
+        if isinstance(node, Load):
+            stride = node.indices[0].coefficient(axis)
+            if stride is not None:
+                found.add(stride)
+    return frozenset(found)
+
+
+def zero_beyond(expr: Expr, axis: Axis) -> bool:
+    """Whether lanes that do not exist compute 0, because loads give 0 there."""
+    if axis not in expr.free:
+        return False
+    if isinstance(expr, Load | RowLoad):
+        return True
+    return (
+        isinstance(expr, Call) and expr.fn == "mul" and all(zero_beyond(a, axis) for a in expr.args)
+    )
+
+
+def sum_of_row(stage: Stage, follower: Stage | None) -> Reduce | None:
+    """The reduction of the next stage over the row being filled, in terms of the row's own axes."""
+    if follower is None or not isinstance(follower.expr, Reduce) or stage.row is None:
+        return None
+    reduce = follower.expr
+    whole = all(
+        b == (as_index(0), as_index(a.extent))
+        for a, b in zip(reduce.axes, reduce.bounds, strict=True)
+    )
+    here = tuple(of_atom(a) for a in reduce.axes)
+    body = reduce.body
+    if not whole or not isinstance(body, RowLoad) or body.row != stage.row or body.indices != here:
+        return None
+    bounds = tuple((as_index(0), as_index(a.extent)) for a in stage.axes)
+    return Reduce(reduce.combiner, stage.axes, bounds, stage.expr)
+
+
+def split_points(expr: Expr, axes: tuple[Axis, ...]) -> dict[Axis, list[int]]:
+    """Where conditions on a single axis change: inner ends of segments, for the two innermost axes
+    that have any.
+    """
+    found: dict[Axis, set[int]] = {a: set() for a in axes}
+
+    def root(index: Index) -> None:
+        if len(index.terms) == 1 and isinstance(index.terms[0][0], Axis):
+            axis, c = index.terms[0]
+            if axis in found:
+                # c v + k >= 0 changes at v = ceil(-k / c), or behind floor(k / -c)
+                point = -(index.const // c) if c > 0 else index.const // -c + 1
+                if axis.lo < point < axis.hi:
+                    found[axis].add(point)
+
+    for node in walk(expr, rows=False):
+        if isinstance(node, InRange):
+            root(node.index)
+    for index in all_indices(expr):
+        for atom in atoms_of(index):
+            if isinstance(atom, Extremum):
+                root(atom.a - atom.b)
+    chosen = [a for a in reversed(axes) if 0 < len(found[a]) < MAX_SEGMENTS][:2]
+    return {a: sorted(found[a]) for a in chosen}

@@ -1,0 +1,310 @@
+"""Every anchor template against numpy in float64, compiled for each instruction set."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernels.harness import (
+    Case,
+    build,
+    check_cases,
+    compile_program,
+    conv_case,
+    matmul_case,
+    pool_case,
+    run_cases,
+    write_blocks,
+)
+
+from aotgen.schedule.base import Config
+from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
+from aotgen.schedule.conv2d_direct import Conv2dDirect
+from aotgen.schedule.conv2d_first import Conv2dFirst
+from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
+from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
+from aotgen.schedule.pool2d import Pool2d
+from aotgen.target.host import detect_host
+from aotgen.target.target import Isa, Target
+
+DIRECT, POINTWISE, FIRST = Conv2dDirect(), Conv2dPointwise(), Conv2dFirst()
+DEPTHWISE, GEMM, BATCH, POOL = Conv2dDepthwise(), MatmulGemm(), MatmulBatch(), Pool2d()
+NCHW = {"x": (0, 3, 1, 2)}
+
+
+def target_of(isa: Isa) -> Target:
+    return Target(isa, l1_bytes=48 * 1024, l2_bytes=1 << 20)
+
+
+def dense_knobs(blocks: int = 1, **knobs: int) -> Callable[[Target], Config]:
+    """Knobs with one vector of channels a tile and ``blocks`` panels a pass."""
+    base = {"kc": 0, "k_unroll": 4, "next_lines": 0, "prefetch_bytes": 0, **knobs}
+    return lambda target: Config.of(nr=target.vl, oc_block=blocks * target.vl, **base)
+
+
+def direct_cases() -> list[Case]:
+    made = [
+        conv_case("same", DIRECT, (1, 14, 14, 32), 48, (3, 3), pads=(1, 1, 1, 1)),
+        conv_case("rows span", DIRECT, (1, 7, 7, 64), 100, (3, 3), pads=(1, 1, 1, 1), gap=5),
+        conv_case(
+            "everything",
+            DIRECT,
+            (2, 13, 11, 17),
+            37,
+            (3, 3),
+            pads=(1, 0, 2, 1),
+            strides=(2, 1),
+            dilations=(1, 2),
+            add=True,
+            relu=True,
+            gap=3,
+        ),
+        conv_case("groups", DIRECT, (1, 9, 9, 32), 48, (3, 3), pads=(1, 1, 1, 1), groups=4, gap=3),
+        conv_case(
+            "group of one", DIRECT, (2, 6, 5, 12), 24, (3, 3), groups=12, add=True, relu=True
+        ),
+        conv_case("no bias", DIRECT, (1, 5, 9, 8), 16, (2, 5), pads=(0, 2, 1, 2), bias=False),
+        conv_case("1-D", DIRECT, (2, 33, 12), 20, (5,), pads=(2, 2), relu=True),
+        conv_case("3-D", DIRECT, (1, 5, 6, 7, 8), 24, (3, 3, 3), pads=(1,) * 6, relu=True),
+        conv_case("larger than map", DIRECT, (1, 3, 3, 16), 16, (5, 5), pads=(2, 2, 2, 2)),
+        conv_case("one pixel", DIRECT, (1, 1, 1, 16), 40, (1, 1), groups=2),
+    ]
+    passes = dense_knobs(oh_tile=1, ow_tile=4, kc=48, next_lines=1, prefetch_bytes=64)
+    blocks = dense_knobs(oh_tile=2, ow_tile=3, blocks=2, next_lines=1)
+    for name, config in (("passes", passes), ("blocks", blocks)):
+        made.append(
+            conv_case(
+                name,
+                DIRECT,
+                (2, 8, 9, 20),
+                88,
+                (3, 3),
+                pads=(1, 1, 1, 1),
+                add=True,
+                relu=True,
+                config=config,
+            )
+        )
+    return made
+
+
+def remainder_cases() -> list[Case]:
+    """Widths of a row and of output channels up to beyond the largest tile, short reductions."""
+    made = [conv_case(f"ow{w}", DIRECT, (1, 2, w, 5), 16, (1, 2), seed=w) for w in range(2, 36, 3)]
+    made += [
+        conv_case(f"oc{c}", POINTWISE, (1, 2, 7, 9), c, (1, 1), seed=c, add=True)
+        for c in (1, 3, 15, 16, 17, 31, 33, 40, 48, 63, 65, 77)
+    ]
+    made += [
+        conv_case(f"ic{c}", POINTWISE, (1, 2, 3, c), 16, (1, 1), seed=c)
+        for c in (1, 2, 3, 4, 5, 7, 8, 9, 13)
+    ]
+    return made
+
+
+def other_conv_cases() -> list[Case]:
+    return [
+        conv_case("1x1", POINTWISE, (1, 14, 14, 32), 48, (1, 1), relu=True),
+        conv_case("1x1 views", POINTWISE, (2, 13, 11, 37), 100, (1, 1), gap=3, add=True),
+        conv_case("1x1 strided", POINTWISE, (1, 13, 11, 37), 100, (1, 1), strides=(2, 2)),
+        conv_case("1x1 1-D", POINTWISE, (1, 13, 37), 10, (1,), add=True, relu=True),
+        conv_case(
+            "1x1 passes",
+            POINTWISE,
+            (1, 5, 5, 130),
+            64,
+            (1, 1),
+            add=True,
+            config=dense_knobs(oh_tile=4, ow_tile=1, kc=40, next_lines=2),
+        ),
+        conv_case(
+            "first",
+            FIRST,
+            (1, 33, 31, 3),
+            32,
+            (3, 3),
+            strides=(2, 2),
+            pads=(1, 1, 1, 1),
+            physical=NCHW,
+            relu=True,
+        ),
+        conv_case(
+            "first 7x7",
+            FIRST,
+            (2, 33, 31, 3),
+            20,
+            (7, 7),
+            strides=(2, 2),
+            pads=(3, 2, 3, 4),
+            physical=NCHW,
+            gap=2,
+            add=True,
+        ),
+        conv_case("first 1", FIRST, (1, 20, 10, 1), 20, (10, 4), strides=(2, 2), pads=(4, 1, 5, 1)),
+        conv_case("first 1-D", FIRST, (1, 20, 2), 20, (3,), dilations=(2,), pads=(4, 1)),
+        conv_case("first cut off", FIRST, (1, 9, 12, 4), 8, (2, 2), strides=(5, 5), gap=1),
+    ]
+
+
+def depthwise_cases() -> list[Case]:
+    def case(name: str, x: tuple[int, ...], kernel: tuple[int, ...], **kwargs: object) -> Case:
+        return conv_case(name, DEPTHWISE, x, x[-1], kernel, groups=x[-1], **kwargs)
+
+    return [
+        case("3x3", (1, 14, 14, 32), (3, 3), pads=(1, 1, 1, 1), relu=True),
+        case("s2", (2, 13, 15, 37), (3, 3), pads=(1, 1, 1, 1), strides=(2, 2), gap=3, add=True),
+        case("5x5", (1, 9, 9, 21), (5, 5), pads=(2, 2, 2, 2)),
+        case("dilated", (1, 9, 17, 21), (3, 3), pads=(2, 2, 2, 2), dilations=(2, 2), add=True),
+        case("1-D", (1, 9, 8), (5,), pads=(2, 2)),
+        case("7x7", (1, 29, 17, 16), (7, 7), pads=(3, 3, 3, 3), strides=(2, 1)),
+        case("no bias", (1, 7, 7, 96), (3, 3), pads=(1, 1, 1, 1), bias=False, relu=True),
+        case("gaps in x", (1, 9, 9, 3), (2, 2), strides=(3, 3)),
+    ]
+
+
+def matmul_cases() -> list[Case]:
+    heads = {"b": (0, 2, 1, 3)}
+    return [
+        matmul_case("one row", GEMM, (1, 1280), (1280, 1000)),
+        matmul_case("batch", GEMM, (2, 31, 65), (65, 77), gap=3),
+        matmul_case("transposed", GEMM, (128, 64), (100, 64), trans_b=True),
+        matmul_case("const batch", GEMM, (3, 5, 17, 20), (3, 1, 20, 33), bias=False),
+        matmul_case("deep", GEMM, (49, 2000), (2000, 200)),
+        matmul_case("activations", BATCH, (4, 33, 64), (4, 64, 50), const_b=False, bias=False),
+        matmul_case("scores", BATCH, (2, 4, 33, 64), (2, 4, 50, 64), const_b=False, trans_b=True),
+        matmul_case("few rows", BATCH, (2, 4, 3, 64), (4, 64, 50), const_b=False, gap=2),
+        matmul_case(
+            "heads",
+            BATCH,
+            (2, 4, 60, 64),
+            (2, 4, 64, 130),
+            const_b=False,
+            physical={"a": (0, 2, 1, 3), "b": (0, 3, 1, 2)},
+        ),
+        matmul_case(
+            "head values", BATCH, (2, 4, 40, 64), (2, 4, 64, 64), const_b=False, physical=heads
+        ),
+    ]
+
+
+def pool_cases() -> list[Case]:
+    def case(name: str, op: str, *args: object, **kwargs: object) -> Case:
+        return pool_case(name, POOL, op, *args, **kwargs)
+
+    return [
+        case("m", "max_pool", (1, 13, 14, 37), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+        case("m gap", "max_pool", (2, 13, 13, 64), (3, 3), strides=(2, 2), gap=3),
+        case("m dil", "max_pool", (1, 9, 9, 21), (2, 3), dilations=(2, 2), pads=(1, 2, 1, 2)),
+        case("m 1-D", "max_pool", (1, 33, 21), (4,), pads=(3, 3), strides=(2,)),
+        case("a", "avg_pool", (1, 13, 14, 37), (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+        case(
+            "a pad",
+            "avg_pool",
+            (1, 13, 14, 37),
+            (3, 3),
+            strides=(2, 2),
+            pads=(1, 1, 1, 1),
+            include=True,
+        ),
+        case(
+            "a ceil",
+            "avg_pool",
+            (1, 12, 14, 128),
+            (3, 3),
+            strides=(2, 2),
+            pads=(0, 0, 1, 1),
+            include=True,
+            extra=(1, 1),
+        ),
+        case("a dil", "avg_pool", (1, 12, 14, 128), (5, 3), dilations=(2, 1), pads=(3, 1, 3, 2)),
+        case("a all", "avg_pool", (1, 7, 7, 128), (7, 7)),
+    ]
+
+
+def all_cases() -> list[Case]:
+    made = direct_cases() + other_conv_cases() + depthwise_cases() + matmul_cases()
+    return made + pool_cases()
+
+
+def require_isa(isa: Isa) -> None:
+    """Skip where this computer cannot run an instruction set."""
+    order = ["scalar", "avx2", "avx512"]
+    host = detect_host()
+    if host.machine not in ("x86_64", "AMD64") or order.index(isa) > order.index(host.isa):
+        pytest.skip(f"this computer does not run {isa}")
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+def test_every_template_matches_float64(isa: Isa, tmp_path: Path) -> None:
+    require_isa(isa)
+    check_cases(all_cases() + remainder_cases(), target_of(isa), tmp_path, extra=("-O1",))
+
+
+def test_neon_under_emulation(tmp_path: Path) -> None:
+    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+    if compiler is None or emulator is None:
+        pytest.skip("needs aarch64-linux-gnu-gcc and qemu-aarch64")
+    check_cases(
+        all_cases() + remainder_cases()[::3],
+        target_of("neon"),
+        tmp_path,
+        cc=compiler,
+        emulator=(emulator, "-L", "/usr/aarch64-linux-gnu"),
+        extra=("-O1",),
+    )
+
+
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
+def test_no_access_outside_views(compiler: str, tmp_path: Path) -> None:
+    """Each tensor has its own block with just the border asked for: the sanitizer sees the rest."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    require_isa("avx2")
+    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    check_cases(all_cases(), target_of("avx2"), tmp_path, cc=compiler, extra=flags)
+
+
+def test_gaps_between_pixels_stay_untouched(tmp_path: Path) -> None:
+    """A kernel that writes a concat member must not write its neighbours."""
+    cases = [c for c in all_cases() if c.gap]
+    target = target_of("scalar")
+    built = [build(c, target) for c in cases]
+    exe = compile_program(built, target, tmp_path, "gcc", ("-O1",))
+    write_blocks(built, tmp_path / "in.bin")
+    subprocess.run([str(exe), str(tmp_path / "in.bin"), str(tmp_path / "out.bin")], check=True)
+    raw = np.fromfile(tmp_path / "out.bin", np.float32)
+    at = 0
+    for b in built:
+        block = next(x for x in b.blocks if x.output)
+        data = raw[at : at + block.data.size].copy()
+        at += block.data.size
+        view = b.out_view
+        inside = np.lib.stride_tricks.as_strided(
+            data[block.start :], view.shape, [4 * s for s in view.strides]
+        )
+        inside[...] = 7777.0
+        assert (data == 7777.0).all(), b.case.name
+
+
+def test_rows_can_be_computed_in_pieces(tmp_path: Path) -> None:
+    """Calls for [0, r) and [r, rows) together give what one call for [0, rows) gives."""
+    check_cases(all_cases(), target_of("scalar"), tmp_path, extra=("-O1",), cut=1)
+
+
+def test_same_case_renders_the_same_text() -> None:
+    def texts() -> Sequence[str]:
+        return [build(c, target_of("avx512")).kernel.body for c in all_cases()]
+
+    assert texts() == texts()
+
+
+def test_max_pool_keeps_nan(tmp_path: Path) -> None:
+    case = pool_case("nan", POOL, "max_pool", (1, 5, 5, 20), (3, 3), pads=(1, 1, 1, 1))
+    case.inputs["x"][0, 2, 2, 3] = np.nan
+    (got,) = run_cases([case], target_of("scalar"), tmp_path)
+    assert np.isnan(got[0, 1:4, 1:4, 3]).all()
+    assert np.isnan(got).sum() == 9

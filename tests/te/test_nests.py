@@ -1,0 +1,56 @@
+"""Nests of every op: the generated C gives what the ops' numpy rules give, on every ISA, without a
+warning from either compiler, and clean under the sanitizers.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from te.nest_cases import all_cases, fused, norms, reductions
+from te.nest_harness import Build, compare, run_build
+
+from aotgen.target.target import Target
+
+SANITIZE = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+CONFIGURATIONS = [
+    pytest.param("scalar", "gcc", SANITIZE, id="scalar-gcc-sanitized"),
+    pytest.param("avx2", "gcc", ["-O1"], id="avx2-gcc"),
+    pytest.param("avx512", "clang", ["-O1"], id="avx512-clang"),
+]
+
+
+def runs_here(isa: str) -> bool:
+    flag = {"avx2": "avx2", "avx512": "avx512f"}.get(isa)
+    cpu = Path("/proc/cpuinfo")
+    return flag is None or (cpu.exists() and f" {flag} " in cpu.read_text())
+
+
+@pytest.mark.parametrize(("isa", "compiler", "flags"), CONFIGURATIONS)
+def test_nests_match_numpy(isa: str, compiler: str, flags: list[str], tmp_path: Path) -> None:
+    if not shutil.which(compiler) or not runs_here(isa):
+        pytest.skip(f"needs {compiler} and a core with {isa}")
+    build = Build(all_cases(), Target(isa))  # type: ignore[arg-type]
+    results = run_build(build, tmp_path, compiler, flags)
+    wrong = [compare(c, r) for c, r in zip(build.cases, results, strict=True)]
+    assert [w for w in wrong if w] == []
+
+
+def test_flash_nests_match_numpy(tmp_path: Path) -> None:
+    cases = [c for c in all_cases() if c.name.startswith(("pad", "concat", "chain pad", "conv "))]
+    build = Build(cases, Target("scalar", optimize="flash"))
+    results = run_build(build, tmp_path, "gcc", SANITIZE)
+    wrong = [compare(c, r) for c, r in zip(build.cases, results, strict=True)]
+    assert [w for w in wrong if w] == []
+
+
+@pytest.mark.skipif(
+    not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
+    reason="needs the aarch64 compiler and qemu-user",
+)
+def test_neon_nests_match_numpy(tmp_path: Path) -> None:
+    build = Build([*reductions(), *norms(), *fused()], Target("neon"))
+    results = run_build(build, tmp_path, "aarch64-linux-gnu-gcc -static", ["-O1"], ["qemu-aarch64"])
+    wrong = [compare(c, r) for c, r in zip(build.cases, results, strict=True)]
+    assert [w for w in wrong if w] == []
