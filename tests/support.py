@@ -9,7 +9,7 @@ import pytest
 
 
 def require_tool(*names: str) -> None:
-    """Skip the test when one of the programs is not installed; on CI (environment variable CI) fail instead."""
+    """Skip the test when a program is not installed; on CI (environment variable CI) fail."""
     missing = [name for name in names if shutil.which(name) is None]
     if not missing:
         return

@@ -86,7 +86,7 @@ def _constant_lines(values: Iterable[Value], printed: set[Value]) -> list[str]:
 
 def _content(value: Value) -> str:
     """The elements of a small constant, a digest of a large one."""
-    array = np.ascontiguousarray(value.const)
+    array = np.asarray(value.const, order="C")
     if array.size <= _SMALL:
         return "{" + ", ".join(_scalar(x) for x in array.ravel().tolist()) + "}"
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)

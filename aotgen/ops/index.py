@@ -26,7 +26,7 @@ from aotgen.ops.common import (
     type_of,
 )
 from aotgen.ops.registry import OpDef, OpPattern, register
-from aotgen.te.compute import Tensor, as_data, as_position, compute, present, table
+from aotgen.te.compute import Scatter, Tensor, as_data, as_position, compute, present, table
 from aotgen.te.expr import Expr, call, select
 from aotgen.te.index import Index, as_index
 from aotgen.te.simplify import elem
@@ -267,6 +267,48 @@ register(
     )
 )
 register(OpDef("gather_nd", OpPattern.INJECTIVE, _infer_gather_nd, _gather_nd, _te_gather_nd))
-register(OpDef("scatter_nd", OpPattern.OPAQUE, _infer_scatter_nd, _scatter_nd))
-register(OpDef("scatter_elements", OpPattern.OPAQUE, _infer_scatter_elements, _scatter_elements))
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr] | None] = {
+    "none": None,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "max": lambda old, new: call("max_nan", old, new),
+    "min": lambda old, new: call("min_nan", old, new),
+}
+
+
+def _te_scatter_nd(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, updates = (present(inputs, i) for i in range(3))
+    positions = [_position(indices, x.shape[d]) for d in range(indices.shape[-1])]
+
+    def where(*i: Index) -> tuple[Index, ...]:
+        outer = i[: indices.rank - 1]
+        found = (p(*outer, as_index(d)) for d, p in enumerate(positions))
+        return (*found, *i[indices.rank - 1 :])
+
+    scatter = Scatter(updates, where, _COMBINE[node.attrs["reduction"]])
+    return (Tensor(x.shape, x.dtype, x.fn, scatter=scatter),)
+
+
+def _te_scatter_elements(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, updates = (present(inputs, i) for i in range(3))
+    axis = int(node.attrs["axis"])
+    position = _position(indices, x.shape[axis])
+
+    def where(*i: Index) -> tuple[Index, ...]:
+        return (*i[:axis], position(*i), *i[axis + 1 :])
+
+    scatter = Scatter(updates, where, _COMBINE[node.attrs["reduction"]])
+    return (Tensor(x.shape, x.dtype, x.fn, scatter=scatter),)
+
+
+register(OpDef("scatter_nd", OpPattern.OPAQUE, _infer_scatter_nd, _scatter_nd, _te_scatter_nd))
+register(
+    OpDef(
+        "scatter_elements",
+        OpPattern.OPAQUE,
+        _infer_scatter_elements,
+        _scatter_elements,
+        _te_scatter_elements,
+    )
+)
 register(OpDef("one_hot", OpPattern.INJECTIVE, _infer_one_hot, _one_hot, _te_one_hot))

@@ -70,7 +70,8 @@ def _infer_transpose(node: Node) -> list[TensorType]:
 
 
 def _transpose(node: Node, arrays: Arrays) -> list[AnyArray]:
-    return [np.ascontiguousarray(need(arrays).transpose(node.attrs["perm"]))]
+    # not ascontiguousarray, which gives a scalar an axis
+    return [np.asarray(need(arrays).transpose(node.attrs["perm"]), order="C")]
 
 
 def _infer_concat(node: Node) -> list[TensorType]:

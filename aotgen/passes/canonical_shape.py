@@ -86,8 +86,8 @@ def _reshape_behind(rw: Rewriter, match: Match) -> str | None:
         return "x is not computed by a kernel that the op could join"
     inputs = [x if v is match["reshaped"] else v for v in node.inputs]
     number = [v for v in node.args if v is not match["reshaped"]]
-    if any(v.type.rank > x.type.rank for v in number):
-        return "the number has more axes than x"
+    if any(v.type.rank > x.type.rank or v.type.numel != 1 for v in number):
+        return "the number has axes that x may not have"
     attrs = {"shape": node.output.type.shape}
     rw.compute_through(node, inputs, node.attrs, "reshape", attrs, origin=reshaped.origin)
     return None

@@ -133,6 +133,7 @@ class Conv2dDepthwise(Template):
             full=shape.channels // target.vl * target.vl,
             lanes=shape.channels % target.vl,
             vl=target.vl,
+            barrier=target.isa == "neon",
             title="depthwise " + conv_title(shape),
             params=kernel_params(args, fused),
             body=body,

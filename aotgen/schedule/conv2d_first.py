@@ -58,7 +58,7 @@ class Conv2dFirst(DenseTemplate):
             inner=shape.kernel[2],
             passes=1,
             x_bytes=4 * strip,
-            lane_step=target.isa == "neon" and shape.kernel[2] >= 4 and shape.dilation[2] == 1,
+            lane_step=target.isa == "neon" and 1 < shape.kernel[2] <= 16 and shape.dilation[2] == 1,
         )
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
@@ -104,6 +104,7 @@ class Conv2dFirst(DenseTemplate):
                 (shape.kernel[2], shape.dilation[2]),
             ),
             channels=shape.outputs,
+            overread=shape.kernel[2] <= 16,
         )
         writer = DenseWriter(dense, cfg, target, fused, bias=node.optional(2) is not None)
         writer.bases["x"] = "strip"

@@ -48,6 +48,7 @@ class Dense:
         channels: output channels (of one group).
         offset: elements from the x argument to what the first output reads first (negative inside a
             border).
+        overread: three elements behind any that is read may be read, too.
         w_step: elements between two reduction steps of unpacked weights; 0 when they are packed in
             panels.
     """
@@ -59,6 +60,7 @@ class Dense:
     channels: int
     offset: int = 0
     w_step: int = 0
+    overread: bool = False
 
     @property
     def reduction(self) -> int:

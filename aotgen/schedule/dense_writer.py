@@ -157,6 +157,7 @@ class DenseWriter:
                 "unroll": unroll,
                 "full": full,
                 "rest": inner_extent % unroll != 0,
+                "lanes": self._lane_rounds(),
             },
             "lane_step": lane_step,
             "part": self.split is not None,
@@ -165,6 +166,13 @@ class DenseWriter:
                 "ahead": c.ahead,
             },
         }
+
+    def _lane_rounds(self) -> list[int]:
+        """NEON, x readable beyond its end: the innermost loop as lane steps; empty elsewhere."""
+        extent, stride = self.dense.reduce[-1]
+        if self.target.isa != "neon" or stride != 1 or not self.dense.overread or extent == 1:
+            return []
+        return [min(4, extent - at) for at in range(0, extent, 4)]
 
     def _name(self, tile: _Tile) -> str:
         flat = self.dense.col.extent == 1 or self.rows[0].size == 1

@@ -19,9 +19,12 @@ from aotgen.target.target import Target
 from aotgen.te.compute import Tensor, placeholder
 from aotgen.te.expr import Buffer, Load
 from aotgen.te.index import Index, of_atom
-from aotgen.te.kernel import Output, Request, nest_kernel
+from aotgen.te.kernel import Output, Request, nest_kernel, scatter_kernel
 from aotgen.te.simplify import Rewriter, walk
 from aotgen.te.stage import Nest, Stage, build, output_axes
+
+SEQUENTIAL = frozenset(["cumsum", "scatter_nd", "scatter_elements"])
+"""Ops whose elements depend on the order in which they are written."""
 
 BYTES_PER_SECOND = 8e9
 """What one core moves to and from memory, for the cost model; only ratios matter."""
@@ -40,8 +43,10 @@ class NestTemplate(Template):
                 return "fp16 arithmetic is not supported"
             if any(0 in v.shape for v in (*node.args, *node.outputs)):
                 return "a tensor has no elements"
-            if op_def(node.op).compute is not None and node.op == "cumsum" and len(group.nodes) > 1:
-                return "a running sum is a Group of its own"
+            if node.op in SEQUENTIAL and len(group.nodes) > 1:
+                return f"{node.op} is a Group of its own"
+            if node.op.startswith("scatter") and target.device == "gpu":
+                return "updates are written one after the other, which an OpenCL kernel does not do"
         if len(group.outputs) > 1 and target.device == "gpu":
             return "an OpenCL kernel has one output"
         return None
@@ -55,7 +60,7 @@ class NestTemplate(Template):
     def may_alias(self, group: Group, value: Value) -> Alias:
         output = group.output
         same = value.shape == output.shape and value.dtype is output.dtype
-        if not same or len(group.outputs) > 1 or group.nodes[-1].op == "cumsum":
+        if not same or len(group.outputs) > 1 or group.nodes[-1].op in SEQUENTIAL:
             return "none"
         tensors = group_tensors(group)
         strides = {b: dense_strides(b.shape) for b in _activations(tensors[0])}
@@ -81,6 +86,8 @@ class NestTemplate(Template):
             )
         outputs = tuple(Output(t, v, views[v]) for t, v in zip(tensors, group.outputs, strict=True))
         request = Request(name, purpose, outputs, {v: views[v] for v in group.activations}, inplace)
+        if tensors[0].scatter is not None:
+            return scatter_kernel(request, target)
         return nest_kernel(request, target)
 
 

@@ -1,7 +1,7 @@
 """Target: the facts about a core that schedules are computed from.
 
-A Target is what templates and plan see of a board: instruction set, vector registers, caches. The board itself
-(clusters, toolchain, runner) is ``aotgen.target.board.Board``.
+A Target is what templates and plan see of a board: instruction set, vector registers, caches.
+The board itself (clusters, toolchain, runner) is ``aotgen.target.board.Board``.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class Tensor:
     buffer: Buffer | None = None
     names: tuple[str, ...] = ()
     scan: Scan | None = None
+    scatter: Scatter | None = None
     _known: dict[Indices, Expr] = field(default_factory=dict, repr=False)
 
     def __call__(self, *indices: IndexLike) -> Expr:
@@ -96,6 +97,21 @@ class Scan:
     exclusive: bool
     reverse: bool
     source: Tensor
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Updates written over a copy: y[where(*i)] = combine(y[where(*i)], updates[i]) for every i in order.
+
+    Attributes:
+        updates: what is written.
+        where: indices of ``updates`` -> indices of the output.
+        combine: old and new element -> element; None to overwrite.
+    """
+
+    updates: Tensor
+    where: Callable[..., Indices]
+    combine: Callable[[Expr, Expr], Expr] | None
 
 
 ComputeRule = Callable[["Node", Sequence["Tensor | None"]], tuple[Tensor, ...]]

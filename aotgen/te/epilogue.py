@@ -230,10 +230,9 @@ def _row_view(shape: tuple[int, ...], view: View) -> tuple[tuple[int, int], tupl
     """(rows, columns) and strides of an output as a matrix."""
     columns, rows, stride = shape[-1], shape[-2], view.strides[-2]
     for axis in range(len(shape) - 3, -1, -1):
-        if shape[axis] != 1 and view.strides[axis] == rows * stride:
-            rows *= shape[axis]
-        elif shape[axis] != 1:
-            break
+        if shape[axis] != 1 and view.strides[axis] != rows * stride:
+            raise InternalError("a row epilogue needs an output whose rows are evenly spaced")
+        rows *= shape[axis]
     return (rows, columns), (stride, view.strides[-1])
 
 

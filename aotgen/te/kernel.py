@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from aotgen.ir.graph import Value
-from aotgen.ir.types import Array
-from aotgen.schedule.base import Arg, Kernel, PackedConst, View
+from aotgen.ir.types import Array, DType
+from aotgen.schedule.base import Arg, Kernel, PackedConst, View, dense_strides
 from aotgen.target.target import Target
 from aotgen.te.c_printer import CPrinter
 from aotgen.te.cl_printer import ClLowering, ClPrinter
 from aotgen.te.compute import Tensor
 from aotgen.te.emit import Block, render_block
-from aotgen.te.expr import Buffer, Expr, Load, Row, RowLoad
+from aotgen.te.expr import Buffer, Expr, FromIndex, Load, Row, RowLoad
+from aotgen.te.index import Index, flatten
 from aotgen.te.lower import Lowering, Options
 from aotgen.te.simplify import Rewriter, walk
 from aotgen.te.stage import Nest, build, output_axes
@@ -101,13 +102,53 @@ class _Strides:
 
 
 def _buffers(nests: Sequence[Nest]) -> list[Buffer]:
+    """The buffers that nests read, those in store offsets included, in order."""
     found: dict[Buffer, None] = {}
     for nest in nests:
-        for stage in nest.stages:
-            for node in walk(stage.expr):
+        for expr in (*(s.expr for s in nest.stages), FromIndex(nest.store, DType.I32)):
+            for node in walk(expr):
                 if isinstance(node, Load):
                     found.setdefault(node.buffer)
     return list(found)
+
+
+def scatter_kernel(request: Request, target: Target) -> Kernel:
+    """A copy of the data, then the updates over it, in order; one thread does both."""
+    output = request.outputs[0]
+    tensor, view = output.tensor, output.view
+    scatter = tensor.scatter
+    assert scatter is not None
+    base = Tensor(tensor.shape, tensor.dtype, tensor.fn)
+    strides = _Strides(request.views)
+    memory = Buffer("y", tensor.shape, tensor.dtype, output.value)
+
+    def element(*i: Index) -> Expr:
+        new = scatter.updates(*i)
+        if scatter.combine is None:
+            return new
+        return scatter.combine(Load(memory, scatter.where(*i)), new)
+
+    def place(*i: Index) -> Index:
+        return flatten(scatter.where(*i), view.strides)
+
+    updates = Tensor(scatter.updates.shape, tensor.dtype, element)
+    _, indices = output_axes(updates)
+    found = {memory: view.strides, **strides.of(updates)}
+    for node in walk(FromIndex(place(*indices), DType.I32)):
+        if isinstance(node, Load) and node.buffer not in found:
+            known = request.views.get(node.buffer.value) if node.buffer.value else None
+            found[node.buffer] = known.strides if known else dense_strides(node.buffer.shape)
+    nests = [
+        build(base, view.strides, strides.of(base)),
+        build(updates, view.strides, found, place),
+    ]
+    buffers = [b for b in _buffers(nests) if b is not memory]
+    names = {**_names(buffers, None), memory: "y"}
+    args = (
+        *(_argument(b, names[b], nests) for b in buffers),
+        Arg("y", f"{tensor.dtype.c} *", value=output.value, is_output=True),
+    )
+    return _c_kernel(request, nests, names, args, target)
 
 
 def _names(buffers: Sequence[Buffer], inplace: Value | None) -> dict[Buffer, str]:
@@ -126,7 +167,8 @@ def _argument(buffer: Buffer, name: str, nests: Sequence[Nest]) -> Arg:
     ctype = f"const {buffer.dtype.c} *"
     if buffer.const is None:
         return Arg(name, ctype, value=buffer.value)
-    perm = next(n.layouts[buffer] for n in nests if buffer in n.layouts)
+    dense = tuple(range(len(buffer.shape)))
+    perm = next((n.layouts[buffer] for n in nests if buffer in n.layouts), dense)
     packed = PackedConst(name, packed_array(buffer.const, perm), buffer.value)
     return Arg(name, ctype, const=packed)
 
@@ -151,6 +193,7 @@ def _c_kernel(
     printer = CPrinter()
     scratch = iter([a.name for a in args if a.scratch_bytes])
     outputs = [a.name for a in args if a.is_output]
+    outputs = outputs * (len(nests) // len(outputs))
     blocks: list[Block] = []
     several = len(nests) > 1
     for nest, output in zip(nests, outputs, strict=True):
@@ -161,14 +204,10 @@ def _c_kernel(
         lowering = Lowering(nest, options, printer, names, output, own)
         blocks.append(lowering.emit())
     rows = 1 if several else nests[0].rows
-    body: Block = []
-    text = "\n".join(render_block(b) for b in blocks)
-    if not _mentions(text, "r0"):
-        body += ["(void)r0;", "(void)r1;"]
-    for block in blocks:
-        body += ["", block, ""] if several else block
+    body: Block = list(blocks[0])
     if several:
         body = [part for block in blocks for part in ("{", block, "}")]
+    if not _mentions(render_block(body), "r0"):
         body = ["(void)r0;", "(void)r1;", *body]
     parameters = [f"{a.ctype}restrict {a.name}" for a in args] + ["int32_t r0", "int32_t r1"]
     comment = f"/* {request.purpose} */"
@@ -179,7 +218,6 @@ def _c_kernel(
         args,
         rows,
         math=frozenset(printer.math),
-        includes=frozenset(["math.h"]) if "(double)" in text or "exp(" in text else frozenset(),
     )
 
 

@@ -9,7 +9,7 @@ are contiguous everywhere, and lists the reductions in order of need.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -132,13 +132,16 @@ def _splittable(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[Axis,
 
 def flatten_loads(expr: Expr, strides: Mapping[Buffer, tuple[int, ...]]) -> Expr:
     """Every load at a flat offset, with the strides of its buffer's view."""
+    return Rewriter(leaf=_flattener(strides))(expr)
 
+
+def _flattener(strides: Mapping[Buffer, tuple[int, ...]]) -> Callable[[Expr], Expr]:
     def flat(node: Expr) -> Expr:
         if isinstance(node, Load) and len(node.indices) == len(strides[node.buffer]):
             return Load(node.buffer, (flatten(node.indices, strides[node.buffer]),))
         return node
 
-    return Rewriter(leaf=flat)(expr)
+    return flat
 
 
 def mergeable(outer: Axis, inner: Axis, indices: Sequence[Index]) -> bool:
@@ -212,7 +215,7 @@ def build(
     tensor: Tensor,
     store_strides: tuple[int, ...],
     strides: Mapping[Buffer, tuple[int, ...]],
-    store_offset: int = 0,
+    place: Callable[..., Index] | None = None,
 ) -> Nest:
     """The nest that writes ``tensor`` to memory with ``store_strides``.
 
@@ -221,7 +224,8 @@ def build(
     """
     axes, indices = output_axes(tensor)
     expr = tensor(*indices)
-    store = flatten(indices, store_strides) + store_offset
+    store = flatten(indices, store_strides) if place is None else place(*indices)
+    store = Rewriter(leaf=_flattener(strides)).index(store)
     axes, expr, (store,) = split_axes(axes, expr, (store,))
     layouts = const_layouts(expr, axes, store, strides)
     packed = {b: packed_strides(b.shape, perm) for b, perm in layouts.items()}

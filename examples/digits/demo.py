@@ -46,7 +46,7 @@ def main() -> int:
     difference = float(np.abs(logits - reference).max() / np.abs(reference).max())
     latency = project.bench(number=100, repeat=20)
     manifest = project.manifest
-    print(f"model       {manifest['model']} for board {options.board}, in {options.output}")
+    print(f"model       {manifest['model']['name']} for board {options.board}, in {options.output}")
     print(f"accuracy    {correct / len(labels):.2%} ({correct} of {len(labels)} test images)")
     print(f"difference  {difference:.1e} from onnxruntime (max|a-b| / max|b|)")
     print(f"arena       {manifest['arena_bytes']:,} bytes of RAM")

@@ -1,4 +1,4 @@
-"""Laws of a generated project: deterministic bytes, clean under sanitizers, found faults, every weights form."""
+"""Laws of a generated project: same bytes, clean under sanitizers, faults found, all weights."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def symbols(library: Path) -> list[tuple[str, str]]:
         ["nm", "--extern-only", str(library)], check=True, capture_output=True, text=True
     ).stdout
     return [
-        (m[1], m[2]) for line in text.splitlines() if (m := re.match(r"[0-9a-f ]{16} (\w) (\S+)$", line))
+        (m[1], m[2])
+        for line in text.splitlines()
+        if (m := re.match(r"[0-9a-f ]{16} (\w) (\S+)$", line))
     ]
 
 
@@ -54,7 +56,6 @@ def test_library_is_small_and_keeps_to_its_prefix(compiled) -> None:
         ["size", "-A", str(library)], check=True, capture_output=True, text=True
     ).stdout
     total = sum(
-        int(m[2])
-        for m in re.finditer(r"^(\.text\S*|\.rodata\S*)\s+(\d+)", sizes, flags=re.M)
+        int(m[2]) for m in re.finditer(r"^(\.text\S*|\.rodata\S*)\s+(\d+)", sizes, flags=re.M)
     )
     assert total - project.manifest["weights_bytes"] < 300_000

@@ -1,4 +1,4 @@
-"""Zero-copy views: reading a parent's memory through the derived view gives what numpy's op gives."""
+"""Zero-copy views: a parent's memory read through the derived view is what numpy's op gives."""
 
 from __future__ import annotations
 

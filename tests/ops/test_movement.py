@@ -175,3 +175,7 @@ def test_resize_of_a_region(mode: str) -> None:
         roi=(0.0, 0.0, 0.2, -0.1, 1.0, 1.0, 1.2, 0.7),
         extrapolation=10.0,
     )
+
+
+def test_transpose_of_a_scalar_stays_a_scalar() -> None:
+    assert ours("transpose", np.array(2.5, np.float32), perm=())[0].shape == ()

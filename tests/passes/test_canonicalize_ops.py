@@ -364,6 +364,17 @@ def test_element_wise_op_moves_in_front_of_reshape() -> None:
     assert [n.op for n in graph.nodes] == ["matmul", "mul", "relu", "reshape"]
 
 
+def test_equal_numbers_that_fill_a_tensor_stay_behind_the_reshape() -> None:
+    """A constant of the reshaped shape does not broadcast with the source."""
+
+    def build() -> Graph:
+        net = Net()
+        y = net.op("matmul", net.input(3, 4), net.const(4, 5), None, trans_b=False)
+        return net.output(net.op("add", net.reshape(y, 5, 3), net.number(0.5, 5, 3)))
+
+    assert ops(proven(build, canonicalize, exact=True))["reshape"] == 1
+
+
 def test_matcher_tries_both_orders_and_binds_names_once() -> None:
     net = Net()
     x, y = net.input(3), net.input(3, name="y")

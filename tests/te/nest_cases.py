@@ -385,8 +385,36 @@ def indexing() -> list[Case]:
         case(
             "gather_nd", [normal(2, 3, 7), np.int64([[1], [2]])], "const", batch_dims=1, consts=(1,)
         ),
+        *scatters(),
         case("one_hot", [np.int64([0, 2, -1, 9]), np.float32([0.5, 2.0])], axis=1, depth=4),
     ]
+    return out
+
+
+def scatters() -> list[Case]:
+    x, updates = normal(6, 5, 19), normal(3, 19)
+    places = np.int64([[0, 1], [-1, 4], [0, 1]])
+    columns = np.int64([[0, -1, 2, 0], [1, 1, 3, 1]])
+    out = []
+    for reduction in ("none", "add", "mul", "max", "min"):
+        for consts in ((), (1,)):
+            out += [
+                case(
+                    "scatter_nd",
+                    [x, places, updates],
+                    f"{reduction} {consts}",
+                    consts=consts,
+                    reduction=reduction,
+                ),
+                case(
+                    "scatter_elements",
+                    [normal(3, 4), columns, normal(2, 4)],
+                    f"{reduction} {consts}",
+                    consts=consts,
+                    axis=1,
+                    reduction=reduction,
+                ),
+            ]
     return out
 
 
@@ -650,6 +678,22 @@ def fused() -> list[Case]:
         ),
         chain("add softmax axis 1", x, ("add", ["x", y], {}), ("softmax", ["x"], {"axis": 1})),
         chain(
+            "strided exp",
+            x,
+            (
+                "slice",
+                ["x"],
+                {"starts": (0, 0, 5, 1), "ends": (2, 5, -1, 34), "steps": (1, 1, -1, 1)},
+            ),
+            ("exp", ["x"], {}),
+        ),
+        chain(
+            "strided columns exp",
+            normal(3, 200),
+            ("slice", ["x"], {"starts": (0, 199), "ends": (3, -1), "steps": (1, -3)}),
+            ("exp", ["x"], {}),
+        ),
+        chain(
             "exp mean log",
             x,
             ("exp", ["x"], {}),
@@ -686,7 +730,7 @@ def fused() -> list[Case]:
             ("less", ["x", (np.int64(3),)], {}),
             ("where", ["x", normal(30), normal(30)], {}),
         ),
-        chain("mish mish mish mish mish mish", normal(100), *[("mish", ["x"], {})] * 6),
+        chain("mish mish mish mish mish mish", normal(100), *[("mish", ["x"], {})] * 40),
     ]
 
 
