@@ -429,7 +429,7 @@ class _Lowering:
                 result.append(
                     Allocation(
                         f"{layer.name}.scratch",
-                        layer.kernel.scratch_bytes,
+                        layer.kernel.scratch_bytes * self.target.threads,
                         layer.index,
                         layer.index,
                     )

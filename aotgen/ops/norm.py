@@ -32,6 +32,8 @@ from aotgen.te.compute import (
     Tensor,
     broadcast,
     compute,
+    is_costly,
+    keep_row,
     optional,
     present,
     reduce,
@@ -76,7 +78,15 @@ def _log_softmax(node: Node, arrays: Arrays) -> list[AnyArray]:
 Statistics = Callable[[Node, Tensor, Sequence[Index | None]], Callable[..., Expr]]
 
 
-def _by_rows(axes_of: Callable[[Node, int], Sequence[int]], statistics: Statistics) -> ComputeRule:
+def _is_computed(x: Tensor, outer: Sequence[Index | None]) -> bool:
+    return x.buffer is None
+
+
+def _by_rows(
+    axes_of: Callable[[Node, int], Sequence[int]],
+    statistics: Statistics,
+    keeps: Callable[[Tensor, Sequence[Index | None]], bool] = _is_computed,
+) -> ComputeRule:
     """The rule of an op that normalises along axes with numbers computed from each row.
 
     ``statistics(node, x, outer)`` gives the function that maps an element of the row to its result,
@@ -91,7 +101,7 @@ def _by_rows(axes_of: Callable[[Node, int], Sequence[int]], statistics: Statisti
 
         @cache
         def row_of(outer: tuple[Index | None, ...]) -> tuple[Tensor, Callable[..., Expr]]:
-            kept = x if x.buffer is not None else _keep(x, outer)
+            kept = keep_row(x, outer) if keeps(x, outer) else x
             return kept, statistics(node, kept, outer)
 
         def element(*i: Index) -> Expr:
@@ -105,18 +115,6 @@ def _by_rows(axes_of: Callable[[Node, int], Sequence[int]], statistics: Statisti
         return (compute(x.shape, x.dtype, element),)
 
     return rule
-
-
-def _keep(x: Tensor, outer: Sequence[Index | None]) -> Tensor:
-    """The row of a computed tensor at ``outer``, kept in memory; called with full indices."""
-    axes = [a for a, index in enumerate(outer) if index is None]
-
-    def value(*inner: Index) -> Expr:
-        rest = iter(inner)
-        return x(*(next(rest) if index is None else index for index in outer))
-
-    kept = row([(f"j{n}" if n else "j", x.shape[a]) for n, a in enumerate(axes)], value)
-    return compute(x.shape, x.dtype, lambda *i: kept(*(i[a] for a in axes)))
 
 
 def _one_axis(node: Node, rank: int) -> Sequence[int]:
@@ -147,7 +145,13 @@ def _te_log_softmax(node: Node, x: Tensor, outer: Sequence[Index | None]) -> Cal
 
 
 register(
-    OpDef("softmax", OpPattern.REDUCE, _infer_axis, _softmax, _by_rows(_one_axis, _te_softmax))
+    OpDef(
+        "softmax",
+        OpPattern.REDUCE,
+        _infer_axis,
+        _softmax,
+        _by_rows(_one_axis, _te_softmax, is_costly),
+    )
 )
 register(
     OpDef(

@@ -11,7 +11,7 @@ from aotgen.ir.graph import Node
 from aotgen.ir.types import DType, Shape, TensorType
 from aotgen.ops.common import AnyArray, Arrays, expect_axes, expect_axis, fail, need, type_of, wide
 from aotgen.ops.registry import OpDef, OpPattern, register
-from aotgen.te.compute import Tensor, as_data, compute, present, reduce
+from aotgen.te.compute import Tensor, as_data, compute, is_costly, keep_row, present, reduce
 from aotgen.te.expr import Combiner, Expr, call, cast, const, select
 from aotgen.te.index import Index
 
@@ -128,6 +128,7 @@ def _te_extreme(name: str) -> Callable[[Tensor, Sequence[Index | None], int], Ex
 
 
 def _te_log_sum_exp(x: Tensor, outer: Sequence[Index | None], count: int) -> Expr:
+    x = keep_row(x, outer) if is_costly(x, outer) else x
     top = over(x, outer, "max_nan")
     finite = call("less", call("abs", top), const(np.inf, x.dtype))
     top = select(finite, top, const(0, x.dtype))
@@ -196,10 +197,11 @@ def _te_arg(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
 
     def element(*indices: Index) -> Expr:
         outer = _outer(node, indices, (axis,))
-        best = over(x, outer, extreme)
+        kept = keep_row(x, outer) if is_costly(x, outer) else x
+        best = over(kept, outer, extreme)
 
         def position(k: Index) -> Expr:
-            v = x(*(k if index is None else index for index in outer))
+            v = kept(*(k if index is None else index for index in outer))
             hit = call("equal", v, best)
             if x.dtype.is_float:
                 hit = call("or", hit, call("isnan", v))

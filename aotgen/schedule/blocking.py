@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from aotgen.schedule.base import Config, Knob
+from aotgen.schedule.base import Config, Knob, KnobValue
 from aotgen.schedule.dense import DenseConfig
 from aotgen.schedule.tiles import (
     MAX_PIXELS,
@@ -58,12 +58,13 @@ class Problem:
 
 
 def dense_config(config: Config, target: Target) -> DenseConfig:
-    """Knobs as the kernel writer wants them."""
+    """Knobs as the kernel writer wants them; ``mr`` stands for rows of a single column."""
+    knobs = config.as_dict()
     nr = config.int("nr")
     block = config.int("oc_block")
     return DenseConfig(
-        oh_tile=config.int("oh_tile"),
-        ow_tile=config.int("ow_tile"),
+        oh_tile=int(knobs.get("mr", knobs.get("oh_tile", 1))),
+        ow_tile=int(knobs.get("ow_tile", 1)),
         vectors=max(1, nr // target.vl),
         block=-(-block // nr) if block else 0,
         kc=config.int("kc"),
@@ -73,11 +74,14 @@ def dense_config(config: Config, target: Target) -> DenseConfig:
     )
 
 
-def config_of(c: DenseConfig, target: Target) -> Config:
+def config_of(problem: Problem, c: DenseConfig, target: Target) -> Config:
+    """The knobs that say ``c``."""
     nr = c.vectors * target.vl
+    pixels: dict[str, KnobValue] = {"oh_tile": c.oh_tile, "ow_tile": c.ow_tile}
+    if problem.cols == 1:
+        pixels = {"mr": c.oh_tile}
     return Config.of(
-        oh_tile=c.oh_tile,
-        ow_tile=c.ow_tile,
+        **pixels,
         nr=nr,
         oc_block=c.block * nr,
         kc=c.kc,
@@ -159,7 +163,7 @@ def default_config(problem: Problem, target: Target) -> Config:
                 if best is None or entry[:2] < best[:2]:
                     best = entry
     assert best is not None
-    return config_of(best[2], target)
+    return config_of(problem, best[2], target)
 
 
 def best_shape(
@@ -197,9 +201,14 @@ def dense_space(problem: Problem, target: Target) -> tuple[Knob, ...]:
     kcs = {0} | {
         cut(problem.reduction, n) for n in (128, 256, 512, 1024, 2048) if n < problem.reduction
     }
-    return (
+    pixels: tuple[Knob, ...] = (
         Knob("oh_tile", "ordinal", tuple(sorted({s[0] for s in shapes})), "rows"),
         Knob("ow_tile", "ordinal", tuple(sorted({s[1] for s in shapes})), "columns"),
+    )
+    if problem.cols == 1:
+        pixels = (Knob("mr", "ordinal", tuple(sorted({s[0] for s in shapes})), "rows"),)
+    return (
+        *pixels,
         Knob("nr", "ordinal", nrs, "channels"),
         Knob("oc_block", "ordinal", tuple(panels), "channels, 0: all"),
         Knob("kc", "ordinal", tuple(sorted(kcs)), "steps, 0: all"),

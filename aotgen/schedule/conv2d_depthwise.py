@@ -300,7 +300,7 @@ class _Writer:
         value = f"acc{i}"
         if self.fused.function:
             pointers = {e.name: terms(e.name, offset=at[e.name]) for e in self.fused.inputs}
-            value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, 'c', 0, lanes)})"
+            value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, 'c', lanes)})"
         pointer = terms("y + c", offset=at["y"])
         return (
             f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"

@@ -58,6 +58,8 @@ def why_not(group: Group, target: Target, op: str = "conv") -> str | None:
     node = conv_anchor(group, op)
     if node is None:
         return f"needs an f32 {op} with constant weights and no prologue"
+    if any(0 in v.shape for v in [*node.args, node.output]):
+        return "needs tensors with elements"
     if not 3 <= len(node.input(0).shape) <= 5:
         return "needs one to three spatial axes"
     return None

@@ -62,10 +62,10 @@ class Conv2dFirst(DenseTemplate):
         )
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        skipped = ("kc", "next_lines", "prefetch_bytes")
-        return tuple(k for k in super().space(group, target) if k.name not in skipped) + (
-            Knob("strip_rows", "ordinal", (1, 2, 4, 8, 16), "output rows"),
-        )
+        known = {k.name: k for k in super().space(group, target)}
+        columns = known.get("ow_tile", Knob("ow_tile", "ordinal", (1,), "columns"))
+        strips = Knob("strip_rows", "ordinal", (1, 2, 4, 8, 16), "output rows")
+        return (columns, known["nr"], known["oc_block"], known["k_unroll"], strips)
 
     def default(self, group: Group, target: Target) -> Config:
         """Strips of as many rows as half of L1 holds, at most eight."""
@@ -78,8 +78,19 @@ class Conv2dFirst(DenseTemplate):
             and _strip_floats(shape, rows * 2) * 4 <= target.l1_bytes // 2
         ):
             rows *= 2
-        found.update(kc=0, next_lines=0, prefetch_bytes=0, oh_tile=1, strip_rows=rows)
-        return Config.of(**found)
+        return Config.of(
+            ow_tile=found.get("ow_tile", 1),
+            nr=found["nr"],
+            oc_block=found["oc_block"],
+            k_unroll=found["k_unroll"],
+            strip_rows=rows,
+        )
+
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        super().check(group, target, _all_knobs(config))
+
+    def cost(self, group: Group, target: Target, config: Config) -> float:
+        return super().cost(group, target, _all_knobs(config))
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         return fused_needs(group)
@@ -87,8 +98,7 @@ class Conv2dFirst(DenseTemplate):
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
         shape = ConvShape.of(node)
-        known = {"kc": 0, "next_lines": 0, "prefetch_bytes": 0, **config.as_dict()}
-        cfg = dense_config(Config.of(**known), target)
+        cfg = dense_config(_all_knobs(config), target)
         strip_rows = min(config.int("strip_rows"), shape.out[1])
         fused = make_fused(group, target, views)
         x = views[node.input(0)]
@@ -154,6 +164,12 @@ class Conv2dFirst(DenseTemplate):
             f"@KERNEL@_strip({x}, strip, {top});",
             *writer.nests(),
         ]
+
+
+def _all_knobs(config: Config) -> Config:
+    """The knobs of a dense kernel: tiles of one row, the reduction in one pass, no prefetch."""
+    fixed = {"oh_tile": 1, "kc": 0, "next_lines": 0, "prefetch_bytes": 0}
+    return Config.of(**{**fixed, **config.as_dict()})
 
 
 def _strip_lines(shape: ConvShape, rows: int) -> int:

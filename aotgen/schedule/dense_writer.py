@@ -161,6 +161,7 @@ class DenseWriter:
             },
             "lane_step": lane_step,
             "part": self.split is not None,
+            "spilled": self._spilled(tile, masked) if self.fused.long else None,
             "prefetch": {
                 "next": c.next_lines if self.prefetches and unroll > 1 else 0,
                 "ahead": c.ahead,
@@ -188,13 +189,30 @@ class DenseWriter:
         value = f"acc{i}_{n}"
         if self.fused.function:
             pointers = {e.name: terms(e.name, offset=at[e.name]) for e in self.fused.inputs}
-            value = (
-                f"@KERNEL@_epilogue({value}{self.fused.load(pointers, str(n * self.vl), n, lanes)})"
-            )
+            loads = self.fused.load(pointers, str(n * self.vl), lanes)
+            value = f"@KERNEL@_epilogue({value}{loads})"
         pointer = terms("y", offset=at["y"] + n * self.vl)
         return (
             f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
         )
+
+    def _spilled(self, tile: _Tile, masked: Mapping[int, int]) -> dict[str, Any]:
+        """The epilogue of one pixel, for the loop over sums in memory."""
+        d = self.dense
+
+        def at(name: str) -> str:
+            return terms(name, ("i", d.row.stride(name)), ("j", d.col.stride(name)))
+
+        pointers = {e.name: at(e.name) for e in self.fused.inputs}
+        stores = []
+        for n in range(tile.panels.vectors):
+            lanes = masked.get(n, 0)
+            loads = self.fused.load(pointers, str(n * self.vl), lanes)
+            value = f"@KERNEL@_epilogue(vload({terms('sum', offset=n * self.vl)}){loads})"
+            pointer = f"{at('y')} + {n * self.vl}" if n else at("y")
+            end = f", {lanes});" if lanes else ");"
+            stores.append(f"{'vstore_n' if lanes else 'vstore'}({pointer}, {value}{end}")
+        return {"rows": tile.rows, "cols": tile.cols, "stores": stores}
 
     # -- the loops around it
     # ------------------------------------------------------------------------------------------
@@ -208,7 +226,9 @@ class DenseWriter:
         if self.all_panels:
             return self._pixels(self._all_panels, rows=True)
         inside = [b for p in self.panels for b in self._panel_nest(p)]
-        return inside + self._finish(*self.row_range)
+        start, end = self.row_range
+        finish = self._finish(start, end)
+        return [*inside, {"head": f"if ({start} < {end}) {{", "body": finish}] if finish else inside
 
     def wrap(self, inside: list[Block]) -> list[Block]:
         """``inside`` within the loops of ``Dense.outer``."""
@@ -457,9 +477,7 @@ def dense_kernel(
     text = render(
         "kernels/dense.c.j2",
         epilogue=writer.fused.function,
-        rows_function=writer.fused.rows.function.strip("\n")
-        if writer.fused.rows is not None
-        else "",
+        rows_function=writer.fused.row_function,
         helpers=list(helpers),
         tiles=tiles,
         title=title,

@@ -8,6 +8,7 @@ output axis.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -47,13 +48,23 @@ class FusedInput:
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """The epilogue of a kernel; ``function`` is empty when there is none."""
+    """The epilogue of a kernel.
+
+    Attributes:
+        function: C text of ``@KERNEL@_epilogue``, empty when there is none.
+        inputs: its further arguments.
+        math: functions of simd/math that it and the row epilogue call.
+        rows: the row epilogue, None when there is none.
+        aliased: plan may let the output share an input's memory, so neither is restrict.
+        long: it calls functions, so that a copy behind every accumulator would spill the others.
+    """
 
     function: str = ""
     inputs: tuple[FusedInput, ...] = ()
     math: frozenset[str] = frozenset()
     rows: RowEpilogue | None = None
     aliased: bool = False
+    long: bool = False
 
     @property
     def row_args(self) -> tuple[Arg, ...]:
@@ -64,13 +75,22 @@ class Fused:
             else tuple(replace(a, name=f"row_{a.name}") for a in self.rows.args)
         )
 
-    def load(self, at: dict[str, str], channel: str, n: int, lanes: int) -> str:
+    @property
+    def row_function(self) -> str:
+        """C text of the row epilogue, or nothing; one of a single row ignores r0, r1 in words."""
+        if self.rows is None:
+            return ""
+        text = self.rows.function.strip("\n")
+        if text.count("r0") == 1:
+            text = text.replace("{", "{\n    (void)r0;\n    (void)r1;", 1)
+        return text
+
+    def load(self, at: Mapping[str, str], channel: str, lanes: int) -> str:
         """C arguments for ``@KERNEL@_epilogue`` behind the accumulator: ", vload(...)" per input.
 
         Args:
             at: per pixel input, the C pointer of this pixel.
             channel: C offset of the vector's first channel.
-            n: unused lanes' guard: vector index, for readers of the text only.
             lanes: valid lanes, 0 for all.
         """
         parts = []
@@ -119,7 +139,8 @@ def make_fused(
         tuple(inputs),
         made.math | (row.math if row is not None else frozenset()),
         row,
-        any(i.kind == "pixel" for i in inputs),
+        aliased=any(i.kind == "pixel" for i in inputs),
+        long=bool(made.math) and not made.is_identity,
     )
 
 

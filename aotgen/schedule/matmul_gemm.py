@@ -15,9 +15,9 @@ from math import prod
 import numpy as np
 
 from aotgen.codegen.environment import render
-from aotgen.ir.graph import Group, Node
+from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, Config, Kernel, Need, PackedConst, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Need, PackedConst, View, Views
 from aotgen.schedule.blocking import Problem, dense_config
 from aotgen.schedule.conv2d_direct import DenseTemplate
 from aotgen.schedule.dense import Axis, Block, Dense, collapse
@@ -62,6 +62,8 @@ def matmul_anchor(group: Group, target: Target) -> Node | str:
         return "needs a matmul without prologue"
     if any(v.dtype is not DType.F32 for n in group.nodes for v in [*n.args, *n.outputs]):
         return "needs f32"
+    if any(0 in v.shape for v in [*node.args, node.output]):
+        return "needs tensors with elements"
     if len(node.input(0).shape) < 2 or len(node.input(1).shape) < 2:
         return "needs operands of at least two axes"
     bias = node.optional(2)
@@ -80,12 +82,17 @@ def broadcast_strides(
     return (0,) * (rank - len(own)) + own
 
 
+def operand_view(value: Value, views: Views) -> View:
+    """An operand's view; constants are dense."""
+    return View.dense(value.shape, value.dtype) if value.is_const else views[value]
+
+
 def batch_axes(
     group: Group, shape: MatmulShape, views: Views, fused: Fused
 ) -> tuple[list[Axis], Axis]:
     """(leading axes, row axis) with strides of x, y and the epilogue's pixel inputs."""
     node = group.nodes[0]
-    a, y = views[node.input(0)], views[group.output]
+    a, y = operand_view(node.input(0), views), views[group.output]
     rank = len(shape.batch)
     own = broadcast_strides(a.strides[:-2], a.shape[:-2], rank)
     axes = []
@@ -208,7 +215,7 @@ class MatmulBatch(MatmulTemplate):
         fused = make_fused(group, target, views, rows=True)
         leading, row = batch_axes(group, shape, views, fused)
         cfg = dense_config(config, target)
-        b = views[node.input(1)]
+        b = operand_view(node.input(1), views)
         k_stride, n_stride = b.strides[-2:][::-1] if shape.trans_b else b.strides[-2:]
         own = broadcast_strides(b.strides[:-2], b.shape[:-2], len(shape.batch))
         leading = [Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(leading, own, strict=True)]

@@ -17,6 +17,7 @@ from aotgen.schedule.base import Alias, Config, Kernel, Knob, Template, Views, d
 from aotgen.schedule.copy import border_fill, copy_nest, scan_kernel
 from aotgen.target.target import Target
 from aotgen.te.compute import Tensor, placeholder
+from aotgen.te.deep import deep
 from aotgen.te.expr import Buffer, Load
 from aotgen.te.index import Index, of_atom
 from aotgen.te.kernel import Output, Request, nest_kernel, scatter_kernel
@@ -57,6 +58,7 @@ class NestTemplate(Template):
     def default(self, group: Group, target: Target) -> Config:
         return Config()
 
+    @deep
     def may_alias(self, group: Group, value: Value) -> Alias:
         output = group.output
         same = value.shape == output.shape and value.dtype is output.dtype
@@ -73,6 +75,7 @@ class NestTemplate(Template):
         work = sum((op_def(n.op).macs or _elements)(n) for n in group.nodes)
         return max(moved / BYTES_PER_SECOND, work / (2e8 * target.vl))
 
+    @deep
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         tensors = group_tensors(group)
         name, purpose = _name(group), _purpose(group)

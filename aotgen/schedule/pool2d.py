@@ -44,6 +44,8 @@ class Pool2d(Template):
             return "needs a max_pool or avg_pool without prologue"
         if any(v.dtype is not DType.F32 for n in group.nodes for v in [*n.args, *n.outputs]):
             return "needs f32"
+        if any(0 in v.shape for v in [*node.args, node.output]):
+            return "needs tensors with elements"
         return None if len(node.input(0).shape) in (3, 4) else "needs one or two spatial axes"
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
@@ -92,9 +94,7 @@ class Pool2d(Template):
             at = f"c + {n * vl}" if n else "c"
             value = f"acc{n}"
             if fused.function:
-                value = (
-                    f"@KERNEL@_epilogue({value}{fused.load({i: i for i in inputs}, at, n, lanes)})"
-                )
+                value = f"@KERNEL@_epilogue({value}{fused.load({i: i for i in inputs}, at, lanes)})"
             return (
                 f"vstore_n(y + {at}, {value}, {lanes});" if lanes else f"vstore(y + {at}, {value});"
             )

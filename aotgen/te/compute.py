@@ -101,7 +101,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Updates written over a copy: y[where(*i)] = combine(y[where(*i)], updates[i]) for every i in order.
+    """Updates over a copy: y[where(*i)] = combine(y[where(*i)], updates[i]) for every i in order.
 
     Attributes:
         updates: what is written.
@@ -216,10 +216,40 @@ def int_range(dtype: DType) -> tuple[int, int]:
 
 def row(axes: Sequence[tuple[str, int]], fn: Callable[..., Expr]) -> Tensor:
     """Values that are computed once and kept: for work that several later stages share."""
-    made = tuple(Axis(name, extent) for name, extent in axes)
-    kept = Row(made, fn(*(of_atom(a) for a in made)))
+    every = [Axis(name, extent) for name, extent in axes]
+    body = fn(*(of_atom(a) for a in every))
     shape = tuple(extent for _, extent in axes)
-    return Tensor(shape, kept.body.dtype, lambda *i: RowLoad(kept, i))
+    long = [k for k, extent in enumerate(shape) if extent > 1]
+    if not long:
+        return Tensor(shape, body.dtype, lambda *i: body)
+    kept = Row(tuple(every[k] for k in long), body)
+    return Tensor(shape, body.dtype, lambda *i: RowLoad(kept, tuple(i[k] for k in long)))
+
+
+def keep_row(x: Tensor, outer: Sequence[Index | None]) -> Tensor:
+    """``x`` along the axes whose outer index is None, computed once and kept in memory.
+
+    For inputs that are computed in the same nest and read more than once. The result is called
+    with full indices, whose outer ones must be those of ``outer``.
+    """
+    axes = [a for a, index in enumerate(outer) if index is None]
+
+    def value(*inner: Index) -> Expr:
+        rest = iter(inner)
+        return x(*(next(rest) if index is None else index for index in outer))
+
+    kept = row([(f"j{n}" if n else "j", x.shape[a]) for n, a in enumerate(axes)], value)
+    return compute(x.shape, x.dtype, lambda *i: kept(*(i[a] for a in axes)))
+
+
+def is_costly(x: Tensor, outer: Sequence[Index | None]) -> bool:
+    """Whether an element of ``x`` takes a math function, a division or a root to compute."""
+    from aotgen.te.vectorize import heavy
+
+    if x.buffer is not None:
+        return False
+    found = [of_atom(Axis("j", n)) if i is None else i for n, i in zip(x.shape, outer, strict=True)]
+    return heavy(x(*found))
 
 
 def as_data(index: IndexLike, dtype: DType) -> Expr:

@@ -257,7 +257,10 @@ class Emitter:
         if isinstance(expr, FromIndex):
             ctype = p.ctype(expr.type)
             text = self.index(expr.index)
-            return f"({ctype})({text})" if ctype != p.int_type else f"({text})"
+            simple = text.isalnum()
+            if ctype != p.int_type:
+                return f"({ctype}){text}" if simple else f"({ctype})({text})"
+            return text if simple else f"({text})"
         if isinstance(expr, InRange):
             return self.in_range(expr.index)
         if isinstance(expr, Select):

@@ -22,6 +22,7 @@ from aotgen.schedule.base import Arg, PackedConst, View
 from aotgen.target.target import Target
 from aotgen.te.c_printer import CPrinter
 from aotgen.te.compute import Tensor, compute, memory, placeholder
+from aotgen.te.deep import deep
 from aotgen.te.emit import Emitter, Lanes, bare, render_block
 from aotgen.te.expr import Buffer, Expr, Param, const
 from aotgen.te.index import Axis, Index
@@ -92,6 +93,7 @@ def row_stage(group: Group) -> int | None:
     return None
 
 
+@deep
 def epilogue(group: Group, target: Target) -> Epilogue:
     """The nodes behind the anchor, up to a row stage, as one function of a vector of results.
 
@@ -179,6 +181,7 @@ def operand_kind(
     return None
 
 
+@deep
 def row_epilogue(group: Group, target: Target, view: View) -> RowEpilogue | None:
     """The row stage of a Group and the nodes behind it, on an output of ``view``; None when there
     is no row stage.

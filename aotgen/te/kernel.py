@@ -20,7 +20,7 @@ from aotgen.te.compute import Tensor
 from aotgen.te.emit import Block, render_block
 from aotgen.te.expr import Buffer, Expr, FromIndex, Load, Row, RowLoad
 from aotgen.te.index import Index, flatten
-from aotgen.te.lower import Lowering, Options
+from aotgen.te.lower import UNROLL, Lowering, Options
 from aotgen.te.simplify import Rewriter, walk
 from aotgen.te.stage import Nest, build, output_axes
 
@@ -197,7 +197,8 @@ def _c_kernel(
     blocks: list[Block] = []
     several = len(nests) > 1
     for nest, output in zip(nests, outputs, strict=True):
-        options = Options(target.vl, target.optimize != "flash", whole=several)
+        flash = target.optimize == "flash"
+        options = Options(target.vl, not flash, several, 1 if flash else UNROLL)
         own = [
             next(scratch) for s in nest.stages if s.row is not None and s.row != nest.row_in_output
         ]

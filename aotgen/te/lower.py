@@ -54,13 +54,19 @@ Bound = int | str
 
 @dataclass(frozen=True)
 class Options:
-    """How to lower: vector length (1: scalar C), whether borders are split off, and whether the
-    whole first axis is computed instead of [r0, r1).
+    """How to lower.
+
+    Attributes:
+        vl: vector length; 1 gives scalar C.
+        split: whether borders are split off into loops of their own.
+        whole: whether the whole first axis is computed instead of [r0, r1).
+        unroll: most vectors of accumulators.
     """
 
     vl: int
     split: bool = True
     whole: bool = False
+    unroll: int = UNROLL
 
 
 class Lowering(Emitter):
@@ -121,7 +127,7 @@ class Lowering(Emitter):
         axis = axes[0]
         lo, hi = self.range_of(axis, axis is rows)
         if axis is self.outer_lane:
-            unroll = min(UNROLL, max(1, axis.extent // self.vl))
+            unroll = min(self.options.unroll, max(1, axis.extent // self.vl))
             self.lane_loop(axis, lo, hi, unroll, False, self._stages)
             return
         self.open(f"for (int32_t {axis.name} = {lo}; {axis.name} < {hi}; {axis.name}++)", (axis,))
@@ -443,8 +449,9 @@ class Lowering(Emitter):
             return
         text = self.vector(body)
         if row is not None:
-            key = ("row", body, self.unit)
-            text = self.declare(len(self.scopes) - 1, key, "vf", "v", text)
+            if not text.isalnum():
+                key = ("row", body, self.unit)
+                text = self.declare(len(self.scopes) - 1, key, "vf", "v", text)
             self.store_vector(self.places[_row(row)], text)
         if masked:
             start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
@@ -454,7 +461,7 @@ class Lowering(Emitter):
 
     def _lane_reduction(self, reduce: Reduce, name: str, lane: Axis, row: Stage | None) -> None:
         """Vector accumulators along a reduction axis, joined into one number at the end."""
-        units = min(UNROLL, max(1, lane.extent // self.vl))
+        units = min(self.options.unroll, max(1, lane.extent // self.vl))
         accs = [self.fresh("acc") for _ in range(units)]
         start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
         self.line(f"vf {', '.join(f'{a} = {start}' for a in accs)};")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -471,3 +471,19 @@ def pool_case(
     node = graph.make(op, [Value("x", TensorType(DType.F32, x))], name="pool", **attrs)
     inputs = {"x": np.random.default_rng(seed).standard_normal(x, np.float32)}
     return Case(name, Group([node], node, "pool"), template, inputs, **kwargs)  # type: ignore[arg-type]
+
+
+def followed_by(case: Case, op: str, constants: int = 0, **attrs: object) -> Case:
+    """``case`` with one more node behind its last, which takes ``constants`` seeded channel
+    vectors.
+    """
+    graph = Graph("case", [], [], [])
+    output = case.group.output
+    rng = np.random.default_rng(7)
+    extra = [
+        graph.constant(rng.standard_normal(output.shape[-1], np.float32), f"{op}{i}")
+        for i in range(constants)
+    ]
+    node = graph.make(op, [output, *extra], name=op, **attrs)
+    group = Group([*case.group.nodes, node], case.group.anchor, case.group.name)
+    return replace(case, name=f"{case.name}, {op}", group=group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,16 @@ from kernels.harness import (
     check_cases,
     compile_program,
     conv_case,
+    followed_by,
     matmul_case,
     pool_case,
     run_cases,
     write_blocks,
 )
 
-from aotgen.schedule.base import Config
+from aotgen.ir.graph import Graph, Group, Value
+from aotgen.ir.types import DType, TensorType
+from aotgen.schedule.base import Config, ScheduleError
 from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
 from aotgen.schedule.conv2d_direct import Conv2dDirect
 from aotgen.schedule.conv2d_first import Conv2dFirst
@@ -225,9 +229,48 @@ def pool_cases() -> list[Case]:
     ]
 
 
+def epilogue_cases() -> list[Case]:
+    """Long element-wise epilogues, and softmax and layer_norm on finished rows."""
+    graph = Graph("case", [], [], [])
+    rng = np.random.default_rng(3)
+    a = graph.constant(rng.standard_normal((5, 20), np.float32), "a")
+    b = Value("b", TensorType(DType.F32, (3, 20, 33)))
+    node = graph.make("matmul", [a, b, None], name="matmul", trans_b=False)
+    const_a = Case(
+        "constant a",
+        Group([node], node, "matmul"),
+        BATCH,
+        {"b": rng.standard_normal((3, 20, 33), np.float32)},
+    )
+    pads = (1, 1, 1, 1)
+    conv = conv_case("3x3", DIRECT, (2, 7, 9, 20), 37, (3, 3), pads=pads, add=True, gap=3)
+    first = conv_case("first", FIRST, (2, 7, 9, 3), 37, (3, 3), pads=pads, add=True)
+    wise = conv_case("dw", DEPTHWISE, (1, 7, 9, 37), 37, (3, 3), pads=pads, groups=37)
+    scores = matmul_case(
+        "scores", BATCH, (2, 4, 33, 64), (2, 4, 50, 64), const_b=False, trans_b=True, gap=3
+    )
+    one = matmul_case("one query", BATCH, (2, 4, 1, 64), (2, 4, 64, 50), const_b=False)
+    deep = matmul_case("deep", GEMM, (128, 64), (64, 200))
+    return [
+        const_a,
+        followed_by(conv, "sigmoid"),
+        followed_by(conv, "mul", 1),
+        followed_by(first, "tanh"),
+        followed_by(wise, "sigmoid"),
+        followed_by(conv_case("1x1", POINTWISE, (2, 7, 9, 20), 37, (1, 1)), "tanh"),
+        followed_by(deep, "gelu", approximate="none"),
+        followed_by(matmul_case("rows", GEMM, (3, 17, 64), (64, 50)), "softmax", axis=2),
+        followed_by(deep, "layer_norm", 2, axis=1, eps=1e-5),
+        followed_by(matmul_case("one row", GEMM, (1, 640), (640, 100)), "softmax", axis=1),
+        followed_by(matmul_case("lone rows", GEMM, (4, 1, 64), (64, 50)), "softmax", axis=2),
+        followed_by(scores, "softmax", axis=3),
+        followed_by(one, "softmax", axis=3),
+    ]
+
+
 def all_cases() -> list[Case]:
     made = direct_cases() + other_conv_cases() + depthwise_cases() + matmul_cases()
-    return made + pool_cases()
+    return made + pool_cases() + epilogue_cases()
 
 
 def require_isa(isa: Isa) -> None:
@@ -293,6 +336,35 @@ def test_gaps_between_pixels_stay_untouched(tmp_path: Path) -> None:
 def test_rows_can_be_computed_in_pieces(tmp_path: Path) -> None:
     """Calls for [0, r) and [r, rows) together give what one call for [0, rows) gives."""
     check_cases(all_cases(), target_of("scalar"), tmp_path, extra=("-O1",), cut=1)
+
+
+def sampled(case: Case, target: Target, rng: np.random.Generator) -> Config | None:
+    """A random legal config, None when twenty draws found none."""
+    space = case.template.space(case.group, target)
+    for _ in range(20):
+        config = Config.of(**{k.name: k.values[rng.integers(len(k.values))] for k in space})
+        try:
+            case.template.check(case.group, target, config)
+        except ScheduleError:
+            continue
+        return config
+    return None
+
+
+def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:
+    """Whatever the knobs, the result is right; the default lies in the space."""
+    require_isa("avx2")
+    target, rng = target_of("avx2"), np.random.default_rng(11)
+    made = []
+    for case in all_cases():
+        space = {k.name: k.values for k in case.template.space(case.group, target)}
+        default = case.template.default(case.group, target).as_dict()
+        assert default.keys() == space.keys(), case.name
+        config = sampled(case, target, rng)
+        if config is not None:
+            made.append(replace(case, config=lambda _, c=config: c))
+    assert len(made) > 30
+    check_cases(made, target, tmp_path, extra=("-O1",))
 
 
 def test_same_case_renders_the_same_text() -> None:

@@ -6,10 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from te.nest_cases import all_cases, chain, normal
+from te.nest_builders import chain, normal
+from te.nest_cases import all_cases
 from te.nest_harness import single, value
 
 from aotgen.ir.graph import Group
+from aotgen.ops.registry import op_def, op_names
 from aotgen.schedule.base import Config, View, Views
 from aotgen.schedule.nest import NestTemplate
 from aotgen.target.target import Target
@@ -120,3 +122,7 @@ def test_constants_are_packed_for_the_vector_axis() -> None:
     kernel = TEMPLATE.kernel(group, Target("avx2"), Config(), views)
     packed = next(a.const for a in kernel.args if a.const is not None)
     assert np.array_equal(packed.array, w.transpose(1, 2, 3, 0).ravel())
+
+
+def test_every_op_has_a_compute_definition() -> None:
+    assert [name for name in op_names() if op_def(name).compute is None] == []
