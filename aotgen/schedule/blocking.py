@@ -207,14 +207,18 @@ def dense_space(problem: Problem, target: Target) -> tuple[Knob, ...]:
     )
     if problem.cols == 1:
         pixels = (Knob("mr", "ordinal", tuple(sorted({s[0] for s in shapes})), "rows"),)
-    return (
+    knobs = (
         *pixels,
         Knob("nr", "ordinal", nrs, "channels"),
         Knob("oc_block", "ordinal", tuple(panels), "channels, 0: all"),
-        Knob("kc", "ordinal", tuple(sorted(kcs)), "steps, 0: all"),
+        Knob("kc", "ordinal", tuple(kcs), "steps, 0: all"),
         Knob("k_unroll", "ordinal", (4, 8), "steps"),
         Knob("next_lines", "ordinal", (0, 1, 2, 4), "cache lines a round"),
         Knob("prefetch_bytes", "ordinal", (0, 512, 1024, 2048), "bytes"),
+    )
+    default = default_config(problem, target).as_dict()
+    return tuple(
+        replace(k, values=tuple(sorted({*map(int, k.values), int(default[k.name])}))) for k in knobs
     )
 
 

@@ -360,6 +360,7 @@ def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:
         space = {k.name: k.values for k in case.template.space(case.group, target)}
         default = case.template.default(case.group, target).as_dict()
         assert default.keys() == space.keys(), case.name
+        assert all(value in space[name] for name, value in default.items()), case.name
         config = sampled(case, target, rng)
         if config is not None:
             made.append(replace(case, config=lambda _, c=config: c))
