@@ -56,8 +56,8 @@ def why_not(group: Group, target: Target, op: str = "conv") -> str | None:
     if target.device != "cpu":
         return "needs a CPU"
     node = conv_anchor(group, op)
-    if node is None:
-        return f"needs an f32 {op} with constant weights and no prologue"
+    if node is None or node.input(0).is_const:
+        return f"needs an f32 {op} of an activation with constant weights and no prologue"
     if any(0 in v.shape for v in [*node.args, node.output]):
         return "needs tensors with elements"
     if not 3 <= len(node.input(0).shape) <= 5:

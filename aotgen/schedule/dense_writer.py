@@ -26,6 +26,7 @@ from aotgen.schedule.dense import (
     terms,
 )
 from aotgen.schedule.fused import Fused
+from aotgen.schedule.intrinsics import F32_BROADCAST, intrinsics_for, tile_steps
 from aotgen.schedule.tiles import Panels, Run, split_channels, split_even
 from aotgen.target.target import Target
 
@@ -55,6 +56,10 @@ class DenseWriter:
         self.rows = split_even(dense.row.extent, config.oh_tile)
         self.cols = split_even(dense.col.extent, config.ow_tile)
         self.split = split_reduction(dense, config.kc, config.k_unroll)
+        self.by_element = next(
+            (i for i in intrinsics_for(target, F32_BROADCAST.dtypes) if i.steps == 4), None
+        )
+        """The target's FMA that multiplies by an element of a loaded vector, where it has one."""
         count = sum(p.count for p in self.panels)
         self.all_panels = self.split is None and (config.block == 0 or config.block >= count)
         self.prefetches = config.next_lines > 0 and not self.all_panels and dense.w_step == 0
@@ -67,8 +72,7 @@ class DenseWriter:
         """Further (C variable, stride) terms of an operand."""
         self.row_range = ("r0", "r1")
 
-    # -- parameters --------------------------------------------------------------------------------
-    # -------------------
+    # Parameters.
 
     def names(self) -> list[str]:
         """Operands a tile gets pointers to, in order."""
@@ -90,8 +94,7 @@ class DenseWriter:
             parts += ["int32_t steps", "int32_t mode"]
         return ", ".join(parts)
 
-    # -- the register tile
-    # --------------------------------------------------------------------------------------------
+    # The register tile.
 
     def tile_context(self, tile: _Tile) -> dict[str, Any]:
         d, c, vl = self.dense, self.config, self.vl
@@ -102,10 +105,15 @@ class DenseWriter:
         unroll = (
             c.k_unroll if inner_extent >= 2 * c.k_unroll or inner_extent % c.k_unroll == 0 else 1
         )
-        lane_step = self.target.isa == "neon" and inner_stride == 1 and inner_extent >= 4
+        lane_step = self.by_element is not None and inner_stride == 1 and inner_extent >= 4
         if lane_step:
             unroll = max(4, c.k_unroll // 4 * 4)
             unroll = unroll if inner_extent >= unroll else 4
+        offsets = [
+            r * d.row.stride("x") + col * d.col.stride("x")
+            for r in range(tile.rows)
+            for col in range(tile.cols)
+        ]
         pixels = []
         for r in range(tile.rows):
             for col in range(tile.cols):
@@ -159,6 +167,7 @@ class DenseWriter:
                 "rest": inner_extent % unroll != 0,
                 "lanes": self._lane_rounds(),
             },
+            **tile_steps(self.by_element, offsets, len(vectors)),
             "lane_step": lane_step,
             "part": self.split is not None,
             "spilled": self._spilled(tile, masked) if self.fused.long else None,
@@ -169,9 +178,9 @@ class DenseWriter:
         }
 
     def _lane_rounds(self) -> list[int]:
-        """NEON, x readable beyond its end: the innermost loop as lane steps; empty elsewhere."""
+        """By element, x readable beyond its end: the innermost loop as lane steps; else empty."""
         extent, stride = self.dense.reduce[-1]
-        if self.target.isa != "neon" or stride != 1 or not self.dense.overread or extent == 1:
+        if self.by_element is None or stride != 1 or not self.dense.overread or extent == 1:
             return []
         return [min(4, extent - at) for at in range(0, extent, 4)]
 
@@ -214,8 +223,7 @@ class DenseWriter:
             stores.append(f"{'vstore_n' if lanes else 'vstore'}({pointer}, {value}{end}")
         return {"rows": tile.rows, "cols": tile.cols, "stores": stores}
 
-    # -- the loops around it
-    # ------------------------------------------------------------------------------------------
+    # The loops around it.
 
     def body(self) -> list[Block]:
         """All loops around the tile."""

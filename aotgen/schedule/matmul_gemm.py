@@ -199,7 +199,9 @@ class MatmulBatch(MatmulTemplate):
         node = matmul_anchor(group, target)
         if isinstance(node, str):
             return node
-        return "needs an activation as right operand" if node.input(1).is_const else None
+        if node.input(0).is_const or node.input(1).is_const:
+            return "needs activations as operands"
+        return None
 
     def rows(self, group: Group, shape: MatmulShape) -> int:
         return shape.m

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from aotgen.schedule.intrinsics import F32_BROADCAST, Intrinsic
 from aotgen.schedule.tiles import Panels, padded
 
 F32 = npt.NDArray[np.float32]
 
 
-def pack_panels(weights: F32, panels: Sequence[Panels], vl: int) -> F32:
-    """Pack weights [groups, channels, reduction] as [group][panel][reduction][vectors * VL],
-    zero-padded.
+def pack_panels(
+    weights: F32, panels: Sequence[Panels], vl: int, intrinsic: Intrinsic = F32_BROADCAST
+) -> F32:
+    """Pack weights [groups, channels, reduction] panel by panel in the order of ``intrinsic``,
+    channels zero-padded to whole vectors: [group][panel][reduction][vectors * VL] in fp32.
 
     Args:
         weights: one row of reduction weights per output channel, the reduction in the order the
@@ -33,7 +36,8 @@ def pack_panels(weights: F32, panels: Sequence[Panels], vl: int) -> F32:
         for p in panels:
             width = p.vectors * vl
             block = wide[group, p.channel : p.channel + p.count * width]
-            parts.append(block.reshape(p.count, width, reduction).transpose(0, 2, 1).reshape(-1))
+            panel = block.reshape(p.count, width, reduction)
+            parts.extend(intrinsic.pack(channels) for channels in panel)
     return np.concatenate(parts)
 
 

@@ -40,8 +40,8 @@ class Pool2d(Template):
         node = group.anchor
         if target.device != "cpu":
             return "needs a CPU"
-        if node is None or node.op not in POOLS or group.prologue:
-            return "needs a max_pool or avg_pool without prologue"
+        if node is None or node.op not in POOLS or group.prologue or node.input(0).is_const:
+            return "needs a max_pool or avg_pool of an activation, without prologue"
         if any(v.dtype is not DType.F32 for n in group.nodes for v in [*n.args, *n.outputs]):
             return "needs f32"
         if any(0 in v.shape for v in [*node.args, node.output]):

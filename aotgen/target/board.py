@@ -268,7 +268,7 @@ def _parse(table: _Table, folder: Path) -> Board:
             compiler: cflags.words("common") + cflags.words(compiler)
             for compiler in ("gcc", "clang")
         },
-        release_flags=cflags.words("release") or ("-O3",),
+        release_flags=cflags.words("release") or ("-O2",),
         toolchain=Path(toolchain) if toolchain else None,
         emulator=table.table("emulator").words("argv"),
         default_runner=table.text("default_runner", "local"),

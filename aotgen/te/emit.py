@@ -189,7 +189,7 @@ class Emitter:
         if loads and self._guarded:
             return f"({text})"
         free: frozenset[Axis] = atom.free  # type: ignore[attr-defined]
-        return self.declare(self.home(free, loads), atom, self.printer.int_type, "i", text)
+        return self.declare(self.home(free, loads), atom, self.printer.int_type, "at", text)
 
     def atom_expression(self, atom: object) -> str:
         """C text that computes an atom."""

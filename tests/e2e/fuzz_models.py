@@ -429,7 +429,8 @@ def binary(g: Generator) -> None:
     if op == "Pow":
         value = np.asarray(g.pick(2.0, 3.0, 1.0, 2.0), np.float32)
     if op == "PRelu":
-        value = value if value.ndim <= x.rank else value[0]
+        if value.ndim > x.rank or not broadcasts(value.shape, x.shape):
+            raise Unsuitable
         g.add(op, [x.name, g.constant(value)])
         return
     if g.chance(0.5) and op not in ("Div", "Pow"):
@@ -447,7 +448,7 @@ def binary(g: Generator) -> None:
 
 def broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     try:
-        return np.broadcast_shapes(a, b) in (a, b)
+        return np.broadcast_shapes(a, b) == b
     except ValueError:
         return False
 

@@ -1,0 +1,146 @@
+"""Dot-product instructions as records: what they compute, what they need, how their operands lie.
+
+The packer, the register tile's template and the tests read the same record, so another family
+(smull and smlal, sdot, SMLAD, VNNI, an accelerator's call) is one more record. plan and the
+templates choose among ``intrinsics_for``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from aotgen.ir.types import DType
+from aotgen.target.target import Target
+from aotgen.te.compute import Tensor, compute, memory, reduce
+
+Element = TypeVar("Element", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """``acc[n] += sum over k of a[k] * b[k, n]`` for one pixel a and one vector of channels n.
+
+    Attributes:
+        name: dtype and method.
+        isas: instruction sets that have it.
+        dtypes: of a, b and the accumulator.
+        steps: reduction steps that one load of a serves; it is then read element by element.
+        k_pack: reduction steps of a channel that lie next to each other in packed b.
+        load: C statement that brings what pointer {a} points at ({element}) into {v}.
+        fma: C statement that adds step {lane} of {v} times {b} to {acc}.
+        fma_memory: the same straight from the pointer {a}, for tiles of one vector; empty: none.
+    """
+
+    name: str
+    isas: frozenset[str]
+    dtypes: tuple[DType, DType, DType]
+    steps: int
+    k_pack: int
+    load: str
+    fma: str
+    fma_memory: str = ""
+
+    def fits(self, target: Target) -> bool:
+        """Whether the target's cores have the instruction."""
+        return target.isa in self.isas
+
+    def semantics(self, channels: int, reduction: int) -> Tensor:
+        """What a tile of one pixel computes, in te: a [reduction] times b [reduction, channels]."""
+        a = memory("a", (reduction,), self.dtypes[0])
+        b = memory("b", (reduction, channels), self.dtypes[1])
+        return compute(
+            (channels,),
+            self.dtypes[2],
+            lambda n: reduce("sum", [("k", reduction)], lambda k: a(k) * b(k, n)),
+            ("n",),
+        )
+
+    def packed_at(self, n: int, k: int, channels: int) -> int:
+        """Position of channel ``n``, step ``k`` in what ``pack`` returns: the packing map."""
+        return (k // self.k_pack * channels + n) * self.k_pack + k % self.k_pack
+
+    def pack(self, block: npt.NDArray[Element]) -> npt.NDArray[Element]:
+        """[channels, reduction] as the tile reads it: [reduction / k_pack][channels][k_pack], flat.
+
+        The reduction is padded with zeros to a multiple of k_pack.
+        """
+        channels, reduction = block.shape
+        rounds = -(-reduction // self.k_pack)
+        wide = np.zeros((channels, rounds * self.k_pack), block.dtype)
+        wide[:, :reduction] = block
+        return wide.reshape(channels, rounds, self.k_pack).transpose(1, 0, 2).reshape(-1)
+
+
+_F32 = (DType.F32, DType.F32, DType.F32)
+
+F32_BROADCAST = Intrinsic(
+    name="f32_broadcast",
+    isas=frozenset({"scalar", "avx2", "avx512", "neon"}),
+    dtypes=_F32,
+    steps=1,
+    k_pack=1,
+    load="const vf {v} = vset1({element});",
+    fma="{acc} = vfma({v}, {b}, {acc});",
+    fma_memory="{acc} = vfma_bcast({a}, {b}, {acc});",
+)
+"""Every ISA: one element of a in all lanes. AVX-512 reads it from memory inside the FMA."""
+
+F32_BY_ELEMENT = Intrinsic(
+    name="f32_by_element",
+    isas=frozenset({"neon"}),
+    dtypes=_F32,
+    steps=4,
+    k_pack=1,
+    load="const vf {v} = vload({a});",
+    fma="{acc} = vfmaq_laneq_f32({acc}, {b}, {v}, {lane});",
+)
+"""NEON: a load of four steps of a, each multiplied by element: a quarter of the loads."""
+
+INTRINSICS = (F32_BY_ELEMENT, F32_BROADCAST)
+"""All records, the preferred first."""
+
+
+def intrinsics_for(target: Target, dtypes: tuple[DType, DType, DType]) -> list[Intrinsic]:
+    """The records that a target can run for operands of these types, the preferred first."""
+    return [i for i in INTRINSICS if i.fits(target) and i.dtypes == dtypes]
+
+
+def tile_steps(
+    by_element: Intrinsic | None, offsets: Sequence[int], vectors: int
+) -> dict[str, Any]:
+    """C lines of the register tile's reduction steps, for templates/kernels/tile.c.j2.
+
+    Args:
+        by_element: the record that serves several steps with one load of a, if the target has one.
+        offsets: floats from pointer a to each pixel's input.
+        vectors: of output channels.
+
+    Returns:
+        step: lines of one step; lane_loads: loads for several; lane_fmas: by step, the lines.
+    """
+    one = F32_BROADCAST
+    step: list[str] = []
+    for i, at in enumerate(offsets):
+        names = {"v": f"v{i}", "a": f"a + {at}", "element": f"a[{at}]"}
+        if vectors == 1 and one.fma_memory:
+            step.append(one.fma_memory.format(acc=f"acc{i}_0", b="b0", **names))
+            continue
+        step.append(one.load.format(**names))
+        step += [one.fma.format(acc=f"acc{i}_{n}", b=f"b{n}", **names) for n in range(vectors)]
+    if by_element is None:
+        return {"step": step, "lane_loads": [], "lane_fmas": []}
+    loads = [by_element.load.format(v=f"v{i}", a=f"a + {at}") for i, at in enumerate(offsets)]
+    fmas = [
+        [
+            by_element.fma.format(acc=f"acc{i}_{n}", b=f"b{n}", v=f"v{i}", lane=lane)
+            for n in range(vectors)
+            for i in range(len(offsets))
+        ]
+        for lane in range(by_element.steps)
+    ]
+    return {"step": step, "lane_loads": loads, "lane_fmas": fmas}
