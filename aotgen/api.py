@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotgen.errors import ModelError, UsageError
+from aotgen.errors import ModelError, ShapeError, UsageError
 from aotgen.manifest import MANIFEST, read_own_json
 from aotgen.options import CompileOptions, Device, Optimize, Weights
 from aotgen.project import Project
@@ -56,12 +56,21 @@ def load(
         ModelError: it is malformed.
         UnsupportedError: it uses operators that aotgen cannot compile; ``problems`` lists all of
             them.
-        ShapeError: a dimension is unbound, or ``shapes`` names an input that does not exist.
+        ShapeError: a dimension is unbound, ``shapes`` names an input that does not exist, or an
+            input or output has no elements.
     """
     from aotgen.frontend import load as frontend_load
 
     bound = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
-    return frontend_load(Path(path), shapes=bound, dims=dict(dims or {}))
+    graph = frontend_load(Path(path), shapes=bound, dims=dict(dims or {}))
+    for role, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for value in values:
+            if value.type.numel == 0:
+                raise ShapeError(
+                    f"{role} {value.name!r} ({value.type}) has no elements: there is nothing to "
+                    "compile"
+                )
+    return graph
 
 
 def optimise(graph: Graph, options: CompileOptions, observer: PassObserver | None = None) -> Graph:

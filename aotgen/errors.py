@@ -1,14 +1,14 @@
 """The exceptions of aotgen: one tree, each with the exit code of the command line.
 
-    AotgenError                     2
-    ├── UsageError                  2   an option, a path or an output folder is wrong
-    ├── ModelError                  2   the model file is malformed or inconsistent
-    │   └── UnsupportedError        2   well formed, but uses what aotgen cannot compile (lists all
-    of it) ├── ShapeError                  2   a dimension is unbound or bound to the wrong value
-    ├── MismatchError               1   results differ, or a check failed ├── ToolchainError
-    3   compiler, CMake or emulator is missing or failed ├── BoardError                  3   the
-    board cannot be reached, or a program on it failed └── InternalError               70  a broken
-    invariant inside aotgen: a bug to report
+    AotgenError                2
+    ├── UsageError             2   an option, a path or an output folder is wrong
+    ├── ModelError             2   the model file is malformed or inconsistent
+    │   └── UnsupportedError   2   well formed, but cannot be compiled; lists all reasons
+    ├── ShapeError             2   a dimension is unbound or bound to the wrong value
+    ├── MismatchError          1   results differ, or a check failed
+    ├── ToolchainError         3   a compiler, CMake or an emulator is missing or failed
+    ├── BoardError             3   the board cannot be reached, or a program on it failed
+    └── InternalError          70  a broken invariant inside aotgen: a bug to report
 
 A message is one line that names the node, file or board, says what is wrong, and what to do about
 it.

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast, get_args
 
+from aotgen.codegen.names import is_reserved
 from aotgen.errors import UsageError
 
 Weights = Literal["c", "asm", "bin"]
@@ -60,6 +61,12 @@ class CompileOptions:
             raise UsageError(
                 f"prefix {self.prefix!r} cannot start C names",
                 remedy="use a letter, then at most 39 letters, digits or underscores",
+            )
+
+        if self.prefix is not None and is_reserved(self.prefix):
+            raise UsageError(
+                f"prefix {self.prefix!r} names a system header, a library or a build target",
+                remedy="choose another",
             )
 
     def as_manifest(self) -> dict[str, Any]:

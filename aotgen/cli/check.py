@@ -22,11 +22,19 @@ def check(
     ),
 ) -> None:
     """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""
-    from aotgen.api import load
+    from aotgen.api import load, optimise, target_of
+    from aotgen.options import CompileOptions
+    from aotgen.schedule.plan import unsupported
+    from aotgen.target.board import load_board
 
     try:
         with activity("reading the model"):
             graph = load(model, parse_shapes(shape), parse_dims(dim))
+            options = CompileOptions()
+            optimise(graph, options)
+            problems = unsupported(graph, target_of(load_board("host"), options))
+            if problems:
+                raise UnsupportedError(problems)
     except UnsupportedError as error:
         for problem in error.problems:
             typer.echo(str(problem))

@@ -88,6 +88,9 @@ def call(arguments: Sequence[str]) -> int:
     except _CommandLineError as error:
         text = getattr(error, "format_message", error.__str__)()
         return _fail(str(text), EXIT_USAGE, debug)
+    except MemoryError:
+        text = "this computer has too little memory for the model; bind smaller input shapes"
+        return _fail(text, EXIT_USAGE, debug)
     except Exception as error:
         text = f"internal error: {type(error).__name__}: {error}; please report it"
         return _fail(f"{text} (--debug shows where)", InternalError.exit_code, debug)

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from aotgen.codegen.c_text import COLUMNS
 from aotgen.codegen.environment import render
-from aotgen.codegen.lower import Function, Layer, Operand, Program
 from aotgen.codegen.names import Namer, shorten
+from aotgen.codegen.program import Function, Layer, Operand, Program
 from aotgen.ir.graph import Value
 from aotgen.memory.storage import Placement, Storage
 
-COLUMNS = 100
+POINTER_BYTES = 8
+"""Of the widest targets: what a context is at most sized for."""
+
 KERNELS_PER_FILE = 6
 """Kernels of one template in one file: enough to read, few enough that files compile side by side.
 """
@@ -127,6 +130,7 @@ class Printer:
             "arena_bytes": program.arena.bytes,
             "state_bytes": 0,
             "weights_bytes": len(program.weights),
+            "ctx_bytes": POINTER_BYTES * (10 + len(program.functions)),
         }
         self.external = {t.value.name: t for t in [*self.inputs, *self.outputs]}
 
@@ -154,24 +158,23 @@ class Printer:
             return base
         return f"{base} + {offset}" if offset > 0 else f"{base} - {-offset}"
 
-    def operand(self, layer: Layer, operand: Operand, number: int) -> str:
+    def operand(self, layer: Layer, operand: Operand) -> str:
         arg = operand.arg
         if operand.place is not None:
             return self.pointer(operand.place, operand.offset, not arg.is_output)
         if arg.const is not None:
             ctype = re.sub(r"\b(const|restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
-            return f"WEIGHTS({ctype}, {self.weight_macro(layer, arg.const.role, number)})"
+            return f"WEIGHTS({ctype}, {self.weight_macro(layer, arg.const.role)})"
         ctype = re.sub(r"\b(restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
         return f"ARENA({ctype}, {operand.offset})"
 
-    def weight_macro(self, layer: Layer, role: str, number: int) -> str:
-        del number
+    def weight_macro(self, layer: Layer, role: str) -> str:
         return shorten(f"W_{self.label(layer)}_{role.upper()}", 60)
 
     def weight_table(self) -> list[dict[str, Any]]:
         table = []
         for layer in self.program.layers:
-            for number, operand in enumerate(layer.operands):
+            for operand in layer.operands:
                 const = operand.arg.const
                 if const is None:
                     continue
@@ -179,7 +182,7 @@ class Printer:
                 source = f" from {const.source.name}" if const.source is not None else ""
                 table.append(
                     {
-                        "macro": self.weight_macro(layer, const.role, number),
+                        "macro": self.weight_macro(layer, const.role),
                         "offset": operand.offset,
                         "text": comment_safe(
                             f"{array.dtype.name}[{array.size}], {layer.name}{source}"
@@ -188,10 +191,9 @@ class Printer:
                 )
         return table
 
-    def call(self, layer: Layer) -> list[str]:
-        args = [self.operand(layer, o, i) for i, o in enumerate(layer.operands)]
-        text = f"{layer.function}({', '.join([*args, '0', str(layer.kernel.rows)])});"
-        return textwrap.wrap(text, COLUMNS - 8, subsequent_indent="    ", break_long_words=False)
+    def call(self, layer: Layer) -> str:
+        args = [self.operand(layer, o) for o in layer.operands]
+        return f"{layer.function}({', '.join([*args, '0', str(layer.kernel.rows)])});"
 
     def fills(self, layer: Layer) -> Iterator[str]:
         for function, storage in layer.fills:
@@ -225,7 +227,7 @@ class Printer:
             "work": work,
             "origin_lines": lines,
             "fills": list(self.fills(layer)),
-            "call_lines": self.call(layer),
+            "call": self.call(layer),
             "output": self.pointer(place, place.offset, True),
             "view": self.view_text(layer),
         }

@@ -1,4 +1,4 @@
-"""Program: what a generated project runs, ready to print.
+"""Lowers a planned Graph to a Program.
 
 Lowers a Graph with a Plan to a straight list of layers, each one kernel call with its arguments
 placed in arena, weights or the caller's memory. Printing it as C or OpenCL is the business of
@@ -7,128 +7,19 @@ placed in arena, weights or the caller's memory. Printing it as C or OpenCL is t
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from aotgen.codegen.names import Namer, digest, shorten
+from aotgen.codegen.program import Function, Layer, Operand, Program
 from aotgen.ir.graph import Graph, Group, Node, Value
-from aotgen.memory.planner import ALIGN, Allocation, ArenaMap, plan_arena
-from aotgen.memory.storage import Copy, Placement, Storage
-from aotgen.ops.registry import op_def
-from aotgen.schedule.base import Arg, Config, Kernel, PackedConst, View, Views
+from aotgen.memory.liveness import Liveness, Step, scratch_name
+from aotgen.memory.planner import ALIGN, ArenaMap, plan_arena
+from aotgen.memory.storage import Copy, Placement
+from aotgen.schedule.base import Config, Kernel, PackedConst, View, Views
 from aotgen.schedule.plan import Plan, is_view_group
 from aotgen.target.target import Target
-
-
-@dataclass(frozen=True, eq=False)
-class Operand:
-    """One pointer a kernel is called with.
-
-    Attributes:
-        arg: the kernel's parameter.
-        place: where an activation lives; None for weights and scratch.
-        offset: element offset of the pointer in the place's storage; byte offset in the weights
-            or in scratch.
-    """
-
-    arg: Arg
-    place: Placement | None
-    offset: int
-
-
-@dataclass(eq=False)
-class Layer:
-    """One kernel call.
-
-    Attributes:
-        index: position in execution order.
-        name: from the model's own node names, unique.
-        ops: canonical ops computed, in order.
-        origin: names of the model file's nodes.
-        kernel: the rendered kernel.
-        function: name of the emitted function.
-        operands: its pointers.
-        output: value that the layer writes (several only for multi-output nests).
-        template: name of the template.
-        config: its knobs.
-        group: None for a layout copy.
-        weights: (byte offset, bytes) in the weights of each packed constant.
-        fill: storages whose zero border must be written before this layer, each with its kernel
-            function.
-    """
-
-    index: int
-    name: str
-    ops: tuple[str, ...]
-    origin: tuple[str, ...]
-    kernel: Kernel
-    output: Value
-    template: str
-    config: Config
-    group: Group | None = None
-    function: str = ""
-    operands: list[Operand] = field(default_factory=list)
-    weights: list[tuple[int, int]] = field(default_factory=list)
-    fills: list[tuple[str, Storage]] = field(default_factory=list)
-    reads: list[Value] = field(default_factory=list)
-
-    @property
-    def macs(self) -> int:
-        total = 0
-        for node in self.group.nodes if self.group else []:
-            rule = op_def(node.op).macs
-            total += rule(node) if rule else 0
-        return total
-
-
-@dataclass
-class Function:
-    """An emitted kernel function: its C name, text, and what it needs."""
-
-    name: str
-    text: str
-    kernel: Kernel
-    template: str
-
-
-@dataclass
-class Program:
-    """Everything that codegen prints.
-
-    Attributes:
-        graph: the lowered graph.
-        layers: in execution order.
-        functions: by name, in order of first use.
-        weights: the packed constants, one after the other in execution order, each aligned to
-            64 bytes.
-        arena: placement of all storages (by root value name) and of scratch.
-        offsets: byte offset in the arena of each storage, by root value name.
-        placements: of every activation.
-    """
-
-    graph: Graph
-    target: Target
-    layers: list[Layer]
-    functions: dict[str, Function]
-    weights: bytes
-    arena: ArenaMap
-    offsets: dict[Storage, int]
-    placements: Mapping[str, Placement]
-    allocations: list[Allocation]
-
-    @property
-    def math(self) -> frozenset[str]:
-        return frozenset().union(*(f.kernel.math for f in self.functions.values()))
-
-    def layer_crc(self, layer: Layer) -> int:
-        """CRC-32 (zlib's) of the bytes of a layer's packed constants, in order."""
-        crc = 0
-        for offset, size in layer.weights:
-            crc = zlib.crc32(self.weights[offset : offset + size], crc)
-        return crc
 
 
 class _Weights:
@@ -161,26 +52,27 @@ class _Lowering:
         self.weights = _Weights()
         self.namer = Namer(48)
         self.storage = plan.storage
-        self.inplace: dict[Storage, Storage] = {}
 
     def run(self) -> Program:
         for group in self.graph.groups or []:
             self.lower_group(group)
-        self.find_inplace()
-        self.fill_borders()
-        allocations, owners = self.allocations()
+        live = self.liveness()
+        self.find_inplace(live)
+        self.fill_borders(live)
+        used = {f for layer in self.layers for f in (layer.function, *(n for n, _ in layer.fills))}
+        live.steps = [self.step(layer) for layer in self.layers]
+        allocations, names = live.allocations()
         arena = plan_arena(allocations)
-        offsets = {s: arena.offsets[name] for s, name in owners.items()}
         for layer in self.layers:
             self.bind(layer, arena)
         return Program(
             self.graph,
             self.target,
             self.layers,
-            self.functions,
+            {n: f for n, f in self.functions.items() if n in used},
             b"".join(self.weights.parts),
             arena,
-            offsets,
+            {storage: arena.offsets[name] for storage, name in names.items()},
             self.storage.placements,
             allocations,
         )
@@ -304,141 +196,58 @@ class _Lowering:
             )
         return name
 
-    def writers(self) -> dict[Storage, list[int]]:
-        table: dict[Storage, list[int]] = {}
-        for layer in self.layers:
-            for value in layer.group.outputs if layer.group else [layer.output]:
-                table.setdefault(self.place(value).storage, []).append(layer.index)
-        return table
-
-    def lifetimes(self) -> dict[Storage, tuple[int, int]]:
-        """(first, last) layer of every storage; graph inputs live from the start, outputs to the
-        end.
-        """
-        end = max(len(self.layers) - 1, 0)
-        spans: dict[Storage, tuple[int, int]] = {}
-
-        def touch(storage: Storage, step: int) -> None:
-            first, last = spans.get(storage, (step, step))
-            spans[storage] = (min(first, step), max(last, step))
-
-        for layer in self.layers:
-            for value in layer.reads:
-                touch(self.place(value).storage, layer.index)
-            for value in layer.group.outputs if layer.group else [layer.output]:
-                touch(self.place(value).storage, layer.index)
-        for value in self.graph.inputs:
-            if value.name in self.storage.placements:
-                touch(self.place(value).storage, 0)
-        for value in self.graph.outputs:
-            if value.name in self.storage.placements:
-                touch(self.place(value).storage, end)
-        return spans
-
-    def find_inplace(self) -> None:
-        """Let outputs overwrite an input that dies here, where the template allows it and both
-        views are equal.
-
-        Aliasing is fixed here, before any text is final: the kernel is rendered again with one
-        pointer for both.
-        """
-        spans = self.lifetimes()
-        for layer in self.layers:
-            if layer.group is None or len(layer.group.outputs) != 1:
-                continue
-            out = self.place(layer.output)
-            if (
-                out.storage.kind != "arena"
-                or spans[out.storage][0] != layer.index
-                or out.storage in self.inplace
-            ):
-                continue
-            choice = self.plan.choices[layer.group.name]
-            for value in layer.group.activations:
-                source = self.storage.readers.get((layer.group.name, value.name), value)
-                place = self.place(source)
-                if not self.can_share(layer, place, out, spans):
-                    continue
-                if choice.template.may_alias(layer.group, value) != "same_index":
-                    continue
-                self.alias(layer, place.storage, out.storage, value, spans)
-                break
-
-    def can_share(
-        self, layer: Layer, place: Placement, out: Placement, spans: dict[Storage, tuple[int, int]]
-    ) -> bool:
-        a, b = place.storage, out.storage
-        same = (
-            a.kind == "arena"
-            and a is not b
-            and a.root.dtype is b.root.dtype
-            and (a.elements, a.origin) == (b.elements, b.origin)
-            and place.offset == out.offset
-            and place.view == out.view
+    def step(self, layer: Layer) -> Step:
+        """What a layer touches, for the arena; scratch for every thread."""
+        written = layer.group.outputs if layer.group else [layer.output]
+        return Step(
+            tuple(self.place(v).storage for v in layer.reads),
+            tuple(self.place(v).storage for v in written),
+            layer.kernel.scratch_bytes * self.target.threads,
         )
-        readers = [v for v in layer.reads if self.place(v).storage is a]
-        return same and spans[a][1] == layer.index and len(readers) == 1
 
-    def alias(
-        self,
-        layer: Layer,
-        kept: Storage,
-        merged: Storage,
-        value: Value,
-        spans: dict[Storage, tuple[int, int]],
-    ) -> None:
-        assert layer.group is not None
-        layer.kernel = self.group_kernel(layer.group, inplace=value.name)
-        layer.function = self.function(layer.kernel, layer.template)
-        self.inplace[merged] = kept
-        first = spans[kept][0]
-        spans[kept] = (first, spans[merged][1])
-        spans[merged] = spans[kept]
+    def liveness(self) -> Liveness:
+        """Lifetimes of the layers' storages before any aliasing."""
+        inputs, outputs = (
+            [self.place(v).storage for v in values if v.name in self.storage.placements]
+            for values in (self.graph.inputs, self.graph.outputs)
+        )
+        return Liveness.of([self.step(layer) for layer in self.layers], inputs, outputs)
 
-    def owner(self, storage: Storage) -> Storage:
-        """The storage whose memory ``storage`` uses."""
-        while storage in self.inplace:
-            storage = self.inplace[storage]
-        return storage
+    def find_inplace(self, live: Liveness) -> None:
+        """Let outputs overwrite an input that dies with the layer, where its template allows it.
 
-    def fill_borders(self) -> None:
+        The kernel is rendered again with one pointer for both.
+        """
+        for layer in self.layers:
+            group = layer.group
+            if group is None or len(group.outputs) != 1:
+                continue
+            output = self.place(layer.output)
+            if not live.starts_at(output.storage, layer.index):
+                continue
+            template = self.plan.choices[group.name].template
+            for value in group.activations:
+                source = self.place(self.storage.readers.get((group.name, value.name), value))
+                if not live.can_overwrite(layer.index, source, output):
+                    continue
+                if template.may_alias(group, value) == "same_index":
+                    live.overwrite(source.storage, output.storage)
+                    layer.kernel = self.group_kernel(group, inplace=value.name)
+                    layer.function = self.function(layer.kernel, layer.template)
+                    break
+
+    def fill_borders(self, live: Liveness) -> None:
+        """Clear the zero border of a storage right before its first layer."""
         from aotgen.schedule.nest import border_fill
 
-        first: dict[Storage, int] = {}
-        for storage, steps in self.writers().items():
-            if storage.has_border and storage not in self.inplace:
-                first[storage] = min(steps)
-        for storage, step in first.items():
-            kernel = border_fill(storage.view, self.target)
-            name = self.function(kernel, "border")
-            self.layers[step].fills.append((name, storage))
-
-    def allocations(self) -> tuple[list[Allocation], dict[Storage, str]]:
-        used = {f for layer in self.layers for f in (layer.function, *(n for n, _ in layer.fills))}
-        self.functions = {n: f for n, f in self.functions.items() if n in used}
-        spans = self.lifetimes()
-        sizes: dict[Storage, tuple[int, int, int]] = {}
-        for storage, (first, last) in spans.items():
-            owner = self.owner(storage)
-            size, a, b = sizes.get(owner, (0, first, last))
-            sizes[owner] = (max(size, storage.bytes), min(a, first), max(b, last))
-        result = [Allocation(s.root.name, size, a, b) for s, (size, a, b) in sizes.items()]
-        names = {s: self.owner(s).root.name for s in spans}
-        for layer in self.layers:
-            if layer.kernel.scratch_bytes:
-                result.append(
-                    Allocation(
-                        f"{layer.name}.scratch",
-                        layer.kernel.scratch_bytes * self.target.threads,
-                        layer.index,
-                        layer.index,
-                    )
-                )
-        return result, names
+        for storage, (first, _) in live.spans.items():
+            if storage.has_border and live.owner(storage) is storage:
+                kernel = border_fill(storage.view, self.target)
+                self.layers[first].fills.append((self.function(kernel, "border"), storage))
 
     def bind(self, layer: Layer, arena: ArenaMap) -> None:
         """Give every pointer of the call its address."""
-        scratch = arena.offsets.get(f"{layer.name}.scratch", 0)
+        scratch = arena.offsets.get(scratch_name(layer.index), 0)
         for arg in layer.kernel.args:
             if arg.value is not None:
                 place = self.place(arg.value)
@@ -483,8 +292,3 @@ def legalize_outputs(graph: Graph) -> None:
                 graph.groups.append(Group([node], None, node.name))
             graph.outputs[position] = node.output
         seen.add(graph.outputs[position])
-
-
-def total_scratch(layers: Iterable[Layer]) -> int:
-    """The largest scratch of a layer, in bytes."""
-    return max((layer.kernel.scratch_bytes for layer in layers), default=0)

@@ -26,6 +26,20 @@ _KEYWORDS = frozenset(
 )
 
 
+RESERVED_PREFIXES = frozenset(
+    re.split(
+        r"\s+",
+        """m c all clean help install test package edit_cache rebuild_cache list_install_components
+        kernels weights simd tool run bench aot aot_clock aot_opencl
+        assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
+        stdarg stdatomic stdbool stddef stdint stdio stdlib string strings tgmath threads time
+        uchar wchar wctype unistd fcntl poll pthread sched semaphore dirent memory malloc alloca
+        features elf link regex search sys""",
+    )
+)
+"""Names that a project cannot have: CMake's own targets, libraries, its files, system headers."""
+
+
 def digest(text: str | bytes, length: int = 8) -> str:
     """The first hex digits of SHA-256: equal on every machine and run."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -75,6 +89,12 @@ class Namer:
 
 def default_prefix(model_name: str) -> str:
     """The prefix of a model's public symbols: lower case, at most 24 characters, never starting
-    with a digit.
+    with a digit, never a reserved name.
     """
-    return shorten(identifier(model_name, "model").lower(), 24)
+    prefix = shorten(identifier(model_name, "model").lower(), 24)
+    return f"{prefix}_model" if is_reserved(prefix) else prefix
+
+
+def is_reserved(prefix: str) -> bool:
+    """Whether a project of that name would not build."""
+    return prefix.lower() in RESERVED_PREFIXES or prefix.lower() in _KEYWORDS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aotgen.codegen.c import c_escape
-from aotgen.codegen.lower import Layer, Operand
+from aotgen.codegen.program import Layer, Operand
 from aotgen.memory.storage import Placement
 
 if TYPE_CHECKING:

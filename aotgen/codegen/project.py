@@ -16,9 +16,11 @@ import numpy as np
 import aotgen
 from aotgen.codegen import opencl
 from aotgen.codegen.c import Printer
+from aotgen.codegen.c_text import wrap
 from aotgen.codegen.environment import render
-from aotgen.codegen.lower import Layer, Program, legalize_outputs, lower
+from aotgen.codegen.lower import legalize_outputs, lower
 from aotgen.codegen.names import default_prefix, digest
+from aotgen.codegen.program import Layer, Program
 from aotgen.ir.graph import Graph
 from aotgen.ir.interpreter import run as interpret
 from aotgen.ir.types import Array
@@ -115,6 +117,8 @@ def generate(
     for path, text in files.items():
         target_path = out / path
         target_path.parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith((".c", ".h")):
+            text = wrap(text)
         target_path.write_text(text, encoding="utf-8", newline="\n")
     if options.weights != "c":
         (out / "src/weights.bin").write_bytes(program.weights or b"\0" * 64)
@@ -189,7 +193,6 @@ def describe(
     """The manifest of a program."""
     arena = program.arena
     prefix = printer.base["p"]
-    pointer = 8
     return {
         "format": FORMAT,
         "tool": {"name": "aotgen", "version": aotgen.__version__},
@@ -201,7 +204,7 @@ def describe(
         "cflags": list(board.cflags()),
         "options": options.as_manifest(),
         "api": {
-            "ctx_bytes": pointer * (8 + len(program.functions)),
+            "ctx_bytes": printer.base["ctx_bytes"],
             "arena_align": 64,
             "config": ["arena", "state", "weights", "pool", "cl", "trace", "user"],
         },

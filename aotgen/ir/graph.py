@@ -265,9 +265,3 @@ class Graph:
         node = self.make(op, inputs, **kwargs)
         self.nodes.append(node)
         return node.output
-
-    def replace_value(self, old: Value, new: Value) -> None:
-        """Let every node and graph output that reads ``old`` read ``new``."""
-        for node in self.nodes:
-            node.inputs = [new if v is old else v for v in node.inputs]
-        self.outputs = [new if v is old else v for v in self.outputs]

@@ -14,6 +14,16 @@ from aotgen.schedule.base import View
 
 VIEW_OPS = frozenset({"reshape", "transpose", "concat", "slice", "split"})
 
+
+def is_view_op(node: Node) -> bool:
+    """reshape, transpose, concat, split, and slice with positive steps: no arithmetic, and no copy
+    where memory can be arranged for it.
+    """
+    if node.op == "slice":
+        return all(step > 0 for step in node.attrs["steps"])
+    return node.op in VIEW_OPS
+
+
 Border = tuple[tuple[int, int], ...]
 
 
@@ -131,13 +141,13 @@ class Link:
     def _part(self, view: View, strides: tuple[int, ...]) -> View:
         """The child's box inside the parent: borders stay only along axes that it spans whole."""
         shape = self.child.shape
-        border = (
-            tuple(
-                view.border[a] if shape[a] == view.shape[a] else (0, 0) for a in range(len(shape))
-            )
-            if view.border
-            else ()
-        )
+        border: Border = ()
+        if view.border:
+            whole = [
+                shape[a] == view.shape[a] and strides[a] == view.strides[a]
+                for a in range(len(shape))
+            ]
+            border = tuple(b if w else (0, 0) for b, w in zip(view.border, whole, strict=True))
         return replace(view, shape=shape, strides=strides, border=border)
 
 
@@ -159,7 +169,7 @@ def reshape_strides(
             continue
         if position == len(old):
             return None
-        first, last = position, axis
+        last = axis
         have, want = old[position][0], new[axis]
         while have != want:
             if have < want:
@@ -174,7 +184,6 @@ def reshape_strides(
                 if last == len(new):
                     return None
                 want *= new[last]
-        del first
         stride = old[position][1]
         for target in range(last, axis - 1, -1):
             result[target] = stride

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from aotgen.ir.graph import Graph, Node, Value
-from aotgen.memory.relations import VIEW_OPS, Border, Link
+from aotgen.memory.relations import Border, Link, is_view_op
 from aotgen.schedule.base import Need, View, dense_strides
 
 
@@ -72,17 +72,13 @@ class StorageMap:
 
     Attributes:
         placements: by value name.
-        copies_before: view op or consuming Group's last node (by name) -> copies to run at that
-            point.
+        copies: name of a view op's node, or of the Group that reads a copy -> copies to run there.
         readers: (Group name, value name) -> the copied value that the Group reads instead.
     """
 
     placements: dict[str, Placement] = field(default_factory=dict)
     copies: dict[str, list[Copy]] = field(default_factory=dict)
     readers: dict[tuple[str, str], Value] = field(default_factory=dict)
-
-    def storages(self) -> list[Storage]:
-        return list(dict.fromkeys(p.storage for p in self.placements.values()))
 
 
 @dataclass(frozen=True)
@@ -119,6 +115,7 @@ class _Resolver:
         self.inputs = set(graph.inputs)
         self.outputs = set(graph.outputs)
         self.result = StorageMap()
+        self.copied: list[Copy] = []
 
     def root(self, value: Value) -> Value:
         while value in self.parent:
@@ -225,13 +222,10 @@ class _Resolver:
                     self.result.readers[(use.group, value.name)] = copied
                 self.copied.append(Copy(value, copied))
 
-    copied: list[Copy]
-
     def run(self) -> StorageMap:
-        self.copied = []
         self.relax()
         for node in self.graph.nodes:
-            if node.op in VIEW_OPS:
+            if is_view_op(node):
                 self.link_node(node)
         seen: set[Value] = set()
         copies = [c.target for c in self.copied]

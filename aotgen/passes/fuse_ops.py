@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from aotgen.ir.graph import Graph, Group, Node, Value
 from aotgen.ir.types import DType, Shape
+from aotgen.memory.relations import is_view_op
 from aotgen.ops.registry import OpPattern, op_def
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import broadcasts
@@ -24,14 +25,6 @@ from aotgen.passes.rewrite import is_plain
 
 _ROW_OPS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"})
 """What te can run in place on finished rows."""
-
-
-def is_view_op(node: Node) -> bool:
-    """reshape, transpose, concat, split, slice with steps of 1: no arithmetic, and no copy where
-    plan can help it."""
-    if node.op == "slice":
-        return all(step == 1 for step in node.attrs["steps"])
-    return node.op in ("reshape", "transpose", "concat", "split")
 
 
 def kernel_calls(graph: Graph) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotgen.ir.graph import Graph, Value
+from aotgen.memory.relations import is_view_op
 from aotgen.passes.base import Pass
-from aotgen.passes.fuse_ops import is_view_op
 
 
 class OrderGroups(Pass):

@@ -173,15 +173,6 @@ class Rewriter:
         self.modified = True
         self._remove_dead([old])
 
-    def set_input(self, node: Node, index: int, value: Value) -> None:
-        """Let input ``index`` of ``node`` be ``value``; remove what nothing reads any more."""
-        old = node.inputs[index]
-        inputs = list(node.inputs)
-        inputs[index] = value
-        self._set_inputs(node, inputs)
-        if old is not None:
-            self._remove_dead([old])
-
     def _set_inputs(self, node: Node, inputs: list[Value | None]) -> None:
         for value in node.args:
             self._users[value].pop(node, None)

@@ -1,8 +1,8 @@
 """What a template is: the contract between Groups, plan and codegen.
 
 A template turns a Group into a ``Kernel`` (C text) for given views of its tensors. plan asks
-``applies``, ``default``, ``needs`` and ``accepts`` to choose templates and layouts; codegen emits
-equal kernels once and one call per Group.
+``applies``, ``default``, ``needs`` and ``output_need`` to choose templates and layouts; codegen
+emits equal kernels once and one call per Group.
 
 The C function of every kernel computes output rows [r0, r1):
 
@@ -27,6 +27,10 @@ from aotgen.target.target import Target
 KnobValue = int | str | bool
 
 
+Layout = Literal["strided", "panel", "nchwc"]
+"""strided; packed panels [K/4][mr][4]; channel blocks NCHWc."""
+
+
 @dataclass(frozen=True)
 class View:
     """How a kernel sees a tensor: logical shape and the distance in elements between neighbours
@@ -44,6 +48,7 @@ class View:
     strides: tuple[int, ...]
     dtype: DType
     border: tuple[tuple[int, int], ...] = ()
+    layout: Layout = "strided"
 
     @classmethod
     def dense(cls, shape: tuple[int, ...], dtype: DType) -> View:
@@ -120,14 +125,16 @@ class Need:
             for none.
         unit_inner: the last axis must have stride 1.
         dense: the view must be dense.
+        layout: the view must have this layout.
     """
 
     border: tuple[tuple[int, int], ...] = ()
     unit_inner: bool = False
     dense: bool = False
+    layout: Layout = "strided"
 
     def met_by(self, view: View) -> bool:
-        if self.dense and not view.is_dense:
+        if view.layout != self.layout or (self.dense and not view.is_dense):
             return False
         if self.unit_inner and view.shape and view.shape[-1] != 1 and view.strides[-1] != 1:
             return False

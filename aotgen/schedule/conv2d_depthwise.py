@@ -26,7 +26,6 @@ from aotgen.schedule.base import (
     Template,
     Views,
 )
-from aotgen.schedule.c_text import wrap
 from aotgen.schedule.conv2d_direct import alias, conv_title, output_axes, why_not
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Axis, Block, kernel_params, loop, terms
@@ -140,7 +139,7 @@ class Conv2dDepthwise(Template):
         )
         tile = f"{writer.rows[0].size}x{writer.cols[0].size}"
         name = f"conv2d_f32_depthwise_{shape.kernel[1]}x{shape.kernel[2]}_{tile}"
-        return Kernel(name, wrap(text), tuple(args), sum(r.count for r in writer.rows), fused.math)
+        return Kernel(name, text, tuple(args), sum(r.count for r in writer.rows), fused.math)
 
 
 def _window(shape: ConvShape) -> Window:

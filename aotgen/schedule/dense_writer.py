@@ -13,7 +13,6 @@ from typing import Any
 
 from aotgen.codegen.environment import render
 from aotgen.schedule.base import Arg, Kernel
-from aotgen.schedule.c_text import wrap
 from aotgen.schedule.dense import (
     LINE_FLOATS,
     Block,
@@ -494,4 +493,4 @@ def dense_kernel(
         body=nests,
     )
     count = rows or sum(r.count for r in writer.rows)
-    return Kernel(name, wrap(text), tuple(all_args), count, writer.fused.math, includes)
+    return Kernel(name, text, tuple(all_args), count, writer.fused.math, includes)

@@ -13,12 +13,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from aotgen.errors import InternalError
+from aotgen.errors import InternalError, Problem, UnsupportedError
 from aotgen.ir.graph import Graph, Group, Value
-from aotgen.memory.relations import VIEW_OPS
+from aotgen.memory.relations import is_view_op
 from aotgen.memory.storage import StorageMap, Use, resolve
 from aotgen.schedule.base import Config, Need, Template, View
 from aotgen.target.target import Target
+
+MAX_RANK = 8
+"""Most axes of a tensor: the generated trace hook describes views of so many."""
 
 Measured = Callable[[Group, Template, Config], float | None]
 """Seconds of a config from a journal, or None when it was never measured."""
@@ -61,16 +64,12 @@ class Plan:
 
 def is_view_group(group: Group) -> bool:
     """Whether the Group is a lone view op, which moves no numbers where memory allows."""
-    return len(group.nodes) == 1 and group.nodes[0].op in VIEW_OPS
+    return len(group.nodes) == 1 and is_view_op(group.nodes[0])
 
 
 def alternatives(group: Group, target: Target, measured: Measured | None = None) -> list[Choice]:
     """Every template that can implement ``group``, with its default config, in the registry's order
-    of preference.
-
-    Raises:
-        InternalError: no template applies, which the te fallback rules out for every op with a
-            compute definition.
+    of preference; none when the group is one of ``unsupported``.
     """
     from aotgen.schedule.registry import candidates
 
@@ -80,11 +79,26 @@ def alternatives(group: Group, target: Target, measured: Measured | None = None)
         seconds = measured(group, template, config) if measured else None
         modelled = template.cost(group, target, config) if seconds is None else seconds
         found.append(Choice(template, config, modelled, seconds is not None))
-    if not found:
-        raise InternalError(
-            f"no template implements group {group.name} ({', '.join(n.op for n in group.nodes)})"
-        )
     return found
+
+
+def unsupported(graph: Graph, target: Target) -> tuple[Problem, ...]:
+    """The compute Groups that no template can implement, each with the reason."""
+    from aotgen.schedule.nest import NestTemplate
+    from aotgen.schedule.registry import candidates
+
+    found: list[Problem] = []
+    for group in graph.groups or []:
+        rank = max(len(v.shape) for v in [*group.inputs, *group.outputs])
+        reason: str | None = None
+        if rank > MAX_RANK:
+            reason = f"a tensor has {rank} axes, at most {MAX_RANK} are supported"
+        elif not is_view_group(group) and not candidates(group, target):
+            reason = NestTemplate().applies(group, target) or "no kernel implements it"
+        if reason is not None:
+            node = ", ".join(group.origin) or group.name
+            found.append(Problem(node, "+".join(n.op for n in group.nodes), reason))
+    return tuple(found)
 
 
 def group_uses(group: Group, choice: Choice, target: Target) -> list[tuple[Value, Use]]:
@@ -120,6 +134,9 @@ def choose(graph: Graph, target: Target, measured: Measured | None = None) -> di
     groups = graph.groups or []
     producer = {v: g for g in groups for v in g.outputs}
     options: dict[Group, list[Choice]] = {}
+    problems = unsupported(graph, target)
+    if problems:
+        raise UnsupportedError(problems)
     for group in groups:
         if not is_view_group(group):
             options[group] = alternatives(group, target, measured)

@@ -20,7 +20,6 @@ from aotgen.schedule.base import (
     Template,
     Views,
 )
-from aotgen.schedule.c_text import wrap
 from aotgen.schedule.conv2d_direct import alias, output_axes
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Block, kernel_params, loop, terms
@@ -130,7 +129,7 @@ class Pool2d(Template):
             body=_Body(node, shape, strides, xs, ["x", *inputs, "y"], is_max).rows(),
         )
         name = f"{node.op}_f32_{shape.kernel[1]}x{shape.kernel[2]}"
-        return Kernel(name, wrap(text), tuple(args), shape.out[1], fused.math)
+        return Kernel(name, text, tuple(args), shape.out[1], fused.math)
 
 
 def pool_title(node: Node) -> str:

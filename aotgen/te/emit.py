@@ -392,25 +392,7 @@ def render_block(block: Block, depth: int = 0) -> str:
     out: list[str] = []
     for item in block:
         if isinstance(item, str):
-            out += wrap(" " * (4 * depth) + item)
+            out.append(" " * (4 * depth) + item)
         else:
             out.append(render_block(item, depth + 1))
     return "\n".join(line for line in out if line)
-
-
-def wrap(line: str, width: int = 100) -> list[str]:
-    """Break a long line behind a comma or in front of an operator; continuation lines are indented
-    by eight.
-    """
-    indent = " " * (len(line) - len(line.lstrip()) + 8)
-    out: list[str] = []
-    while len(line) > width:
-        cut = max(line.rfind(", ", len(indent), width) + 1, line.rfind(" ? ", len(indent), width))
-        for operator in (" + ", " - ", " * ", " : ", " && ", " = "):
-            if cut <= len(indent):
-                cut = line.rfind(operator, len(indent), width)
-        if cut <= len(indent):
-            break
-        out.append(line[:cut].rstrip())
-        line = indent + line[cut:].lstrip()
-    return [*out, line]

@@ -8,7 +8,7 @@ import numpy as np
 
 from aotgen.codegen.c import c_escape, comment_safe
 from aotgen.codegen.literals import f32, f64, i32, i64
-from aotgen.codegen.names import MAX_LENGTH, Namer, default_prefix, identifier
+from aotgen.codegen.names import MAX_LENGTH, Namer, default_prefix, identifier, is_reserved
 
 HOSTILE = [
     "",
@@ -53,6 +53,8 @@ def test_prefix() -> None:
     assert default_prefix("ResNet-18 v2") == "resnet_18_v2"
     assert default_prefix("18net").startswith("model")
     assert len(default_prefix("x" * 100)) <= 24
+    for taken in ("m", "test", "Math", "weights", "int"):
+        assert not is_reserved(default_prefix(taken))
 
 
 def test_comment_cannot_be_ended() -> None:

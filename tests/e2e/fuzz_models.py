@@ -125,13 +125,9 @@ class Generator:
         self.samples.append(sample)
         return sample
 
-    def any(
-        self, want: Callable[[Sample], bool] | None = None, dtype: Any = np.float32
-    ) -> Sample:
+    def any(self, want: Callable[[Sample], bool] | None = None, dtype: Any = np.float32) -> Sample:
         """A tensor of the model, more likely a late one."""
-        fits = [
-            s for s in self.samples if s.value.dtype == dtype and (want is None or want(s))
-        ]
+        fits = [s for s in self.samples if s.value.dtype == dtype and (want is None or want(s))]
         if not fits:
             raise Unsuitable
         weights = np.arange(1, len(fits) + 1, dtype=float) ** 2
@@ -261,11 +257,9 @@ class Generator:
 
 # --- what may be drawn ---------------------------------------------------------------------------
 
-UNARY_SMOOTH = (
-    "Sigmoid Tanh Exp Softplus Softsign Erf Sin Cos HardSigmoid Elu Selu Celu HardSwish Mish Gelu"
-).split()
-UNARY_EXACT = "Relu Neg Abs LeakyRelu Identity".split()
-UNARY_JUMPY = "Floor Ceil Round Sign ThresholdedRelu".split()
+UNARY_SMOOTH = ["Sigmoid", "Tanh", "Exp", "Softplus", "Softsign", "Erf", "Sin", "Cos", "HardSigmoid", "Elu", "Selu", "Celu", "HardSwish", "Mish", "Gelu"]
+UNARY_EXACT = ["Relu", "Neg", "Abs", "LeakyRelu", "Identity"]
+UNARY_JUMPY = ["Floor", "Ceil", "Round", "Sign", "ThresholdedRelu"]
 
 
 def window(g: Generator, spatial: tuple[int, ...], dilate: bool = True) -> dict[str, Any]:
@@ -643,10 +637,7 @@ def softmax(g: Generator) -> None:
     g.add(g.pick("Softmax", "Softmax", "LogSoftmax"), [x.name], axis=g.axis(x.rank))
 
 
-REDUCTIONS = (
-    "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
-    "ReduceLogSumExp"
-).split()
+REDUCTIONS = ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"]
 
 
 def reduction(g: Generator) -> None:

@@ -65,9 +65,7 @@ class QuickModel:
         together.write_text("".join(f'#include "{p.name}"\n' for p in kernels))
         others = sorted(set((folder / "src").glob("*.c")) - set(kernels))
         command += [str(p) for p in (together, *others)]
-        done = subprocess.run(
-            [*command, "-lm", "-o", str(library)], capture_output=True, text=True
-        )
+        done = subprocess.run([*command, "-lm", "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
         self.functions = Library(library, self.manifest["prefix"])
         self.weights = Watched(self.manifest["weights_bytes"], 64)

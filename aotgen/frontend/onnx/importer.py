@@ -70,7 +70,9 @@ class Importer:
             n for node in self._live for n in reads(node)
         }
         self._checker = checker.C.CheckerContext()
-        self._checker.ir_version = file.proto.ir_version or onnx.IR_VERSION
+        # The checker takes C ints; a version that it does not know says nothing against the nodes.
+        version = file.proto.ir_version
+        self._checker.ir_version = version if 0 < version <= onnx.IR_VERSION else onnx.IR_VERSION
         self._checker.opset_imports = dict(file.opsets)
 
     # the journey
@@ -281,6 +283,8 @@ class Importer:
         self, op: str, inputs: Sequence[Value | None], owner: str, attrs: Mapping[str, Any]
     ) -> list[Value]:
         """A canonical node, or its folded results."""
+        if op == "concat":
+            inputs = [v for v in inputs if v is None or v.type.numel] or inputs[:1]
         node = self.graph.make(op, inputs, name=f"{owner}.{op}", origin=(owner,), **attrs)
         nbytes = sum(v.type.nbytes for v in node.outputs)
         if nbytes > MAX_TENSOR_BYTES:
@@ -288,6 +292,11 @@ class Importer:
                 f"its result ({node.output.type}) has more than {MAX_TENSOR_BYTES} bytes",
                 "bind smaller input shapes",
             )
+        if nbytes == 0:  # nothing to compute, whatever the inputs
+            return [
+                self.graph.constant(np.empty(v.shape, v.dtype.numpy), v.name.removesuffix(".out"))
+                for v in node.outputs
+            ]
         constant = all(v.is_const for v in node.args)
         if constant and (op == "reshape" or nbytes <= FOLD_BYTES):
             return [

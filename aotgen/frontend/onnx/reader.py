@@ -140,6 +140,10 @@ def _opsets(proto: onnx.ModelProto, label: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if entry.version >= 2**31:
+            raise ModelError(
+                f"{label} is malformed: it uses version {entry.version} of opset {domain!r}"
+            )
         found[domain] = max(entry.version, found.get(domain, 0))
     if "" not in found:
         if any(n.domain in ("", "ai.onnx") for n in proto.graph.node):

@@ -1,0 +1,100 @@
+"""Keeps lines of generated C within a reader's screen: the last step before a source is written."""
+
+from __future__ import annotations
+
+COLUMNS = 100
+CONTINUATION = 8
+"""Extra indentation of a continued line."""
+
+_OPERATORS = (" ? ", " : ", " && ", " || ", " = ", " + ", " - ", " * ")
+
+
+def wrap(text: str) -> str:
+    """Break lines of C longer than 100 columns behind a comma, else in front of an operator.
+
+    Preprocessor lines stay as they are, and nothing is broken inside a string literal.
+    """
+    made: list[str] = []
+    for line in text.split("\n"):
+        if len(line) <= COLUMNS or line.startswith("#") or line.endswith("\\"):
+            made.append(line)
+        elif line.lstrip().startswith(("/*", "* ")):
+            made += _wrap_comment(line)
+        else:
+            made += _wrap_code(line)
+    return "\n".join(made)
+
+
+def _wrap_code(line: str) -> list[str]:
+    code, comment = _trailing_comment(line)
+    indent = " " * (len(code) - len(code.lstrip()))
+    made = [indent + comment] if comment else []
+    while len(code) > COLUMNS:
+        at = _break(code)
+        if at is None:
+            break
+        made.append(code[:at].rstrip())
+        code = indent + " " * CONTINUATION + code[at:].lstrip()
+    return [*made, code]
+
+
+def _wrap_comment(line: str) -> list[str]:
+    """A line of a block comment, continued under its first word."""
+    body = line.lstrip()
+    indent = " " * (len(line) - len(body))
+    own = body.startswith("/*")
+    lead = indent + (" * " if own else "* ")
+    made: list[str] = []
+    while len(line) > COLUMNS:
+        at = line.rfind(" ", len(lead) + 1, COLUMNS + 1)
+        if at < 0:
+            break
+        made.append(line[:at].rstrip())
+        line = lead + line[at:].lstrip()
+    return [*made, line]
+
+
+def _trailing_comment(line: str) -> tuple[str, str]:
+    """(code, comment) of a line that ends in a comment."""
+    at = line.rfind("/*")
+    if line.endswith("*/") and at > 0 and line[:at].strip() and not _in_string(line, at):
+        return line[:at].rstrip(), line[at:]
+    return line, ""
+
+
+def _break(line: str) -> int | None:
+    """Where to break: behind the last comma that fits, one between arguments of the outermost
+    call if there is one, else before the last operator, else behind a bracket.
+    """
+    start = len(line) - len(line.lstrip()) + 20
+    commas = _positions(line, ", ", start)
+    if commas:
+        depth = {at: line.count("(", 0, at) - line.count(")", 0, at) for at in commas}
+        least = min(depth.values())
+        return max(at for at in commas if depth[at] == least) + 1
+    operators = [at for o in _OPERATORS for at in _positions(line, o, start)]
+    brackets = [at + 1 for at in _positions(line, "(", start)]
+    return max(operators, default=None) or max(brackets, default=None)
+
+
+def _positions(line: str, text: str, start: int) -> list[int]:
+    found: list[int] = []
+    at = line.find(text, start, COLUMNS)
+    while at >= 0:
+        if not _in_string(line, at):
+            found.append(at)
+        at = line.find(text, at + 1, COLUMNS)
+    return found
+
+
+def _in_string(line: str, at: int) -> bool:
+    """Whether position ``at`` is inside a string literal of the line."""
+    inside = False
+    i = 0
+    while i < at:
+        if line[i] == "\\" and inside:
+            i += 1
+        elif line[i] == '"':
+            inside = not inside
+        i += 1
+    return inside
