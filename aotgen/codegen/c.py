@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from aotgen.codegen.names import Namer, shorten
 from aotgen.codegen.program import Function, Layer, Operand, Program
 from aotgen.ir.graph import Value
 from aotgen.memory.storage import Placement, Storage
+from aotgen.schedule.base import Kernel
 
 POINTER_BYTES = 8
 """Of the widest targets: what a context is at most sized for."""
@@ -260,7 +261,8 @@ class Printer:
 
     def kernels(self) -> dict[str, str]:
         """src/kernels.h and src/kernels_*.c by file name; a template's kernels share files."""
-        functions = [printed(f) for f in self.program.functions.values()]
+        placements = self.program.placements
+        functions = [printed(f, placements) for f in self.program.functions.values()]
         files = {"kernels.h": self.render("project/kernels.h.j2", functions=functions)}
         by_template: dict[str, list[dict[str, Any]]] = {}
         for entry in functions:
@@ -323,14 +325,24 @@ class Printer:
         return {path: self.render(f"project/{name}.j2", **extra) for path, name in paths.items()}
 
 
-def printed(function: Function) -> dict[str, Any]:
-    """What the kernel templates print of a function: its text without ``static``, and its parameter
-    list.
+def printed(function: Function, placements: Mapping[str, Placement]) -> dict[str, Any]:
+    """What the kernel templates print of a function: its text without ``static``, the contract of
+    its arguments under its title, and its parameter list.
     """
+    name = re.escape(function.name)
     text = re.sub(
-        rf"^static\s+void\s+{function.name}\(", f"void {function.name}(", function.text, flags=re.M
+        rf"^static\s+void\s+{name}\(", f"void {function.name}(", function.text, flags=re.M
     )
-    match = re.search(rf"^void\s+{function.name}\((.*?)\)", text, flags=re.M | re.S)
+    # One brace style, whoever wrote the text.
+    text = re.sub(r"^((?:static|AOT_INLINE|void)\b[^\n;]*\)) \{$", r"\1\n{", text, flags=re.M)
+    contract = "".join(f" * {line}\n" for line in _contract(function.kernel, placements))
+    text = re.sub(
+        rf"/\*((?:(?!\*/).)*)\*/\n(void\s+{name}\()",
+        lambda m: f"/*{m[1].rstrip()}\n *\n{contract} */\n{m[2]}",
+        text,
+        flags=re.S,
+    )
+    match = re.search(rf"^void\s+{name}\((.*?)\)", text, flags=re.M | re.S)
     parameters = " ".join(match.group(1).split()) if match else ""
     return {
         "name": function.name,
@@ -339,6 +351,22 @@ def printed(function: Function) -> dict[str, Any]:
         "template": function.template,
         "includes": function.kernel.includes,
     }
+
+
+def _contract(kernel: Kernel, placements: Mapping[str, Placement]) -> Iterator[str]:
+    """One line a parameter: shape and strides, packed size, or scratch."""
+    for arg in kernel.args:
+        if arg.value is not None:
+            view = placements[arg.value.name].view
+            dense = "dense" if view.is_dense else f"strides {list(view.strides)}"
+            yield f"{arg.name}: {view.dtype.c} {_dims(view.shape)}, {dense}"
+        elif arg.const is not None:
+            yield f"{arg.name}: {arg.const.array.dtype.name} [{arg.const.array.size}], packed"
+        elif arg.scratch_bytes:
+            yield f"{arg.name}: scratch of {arg.scratch_bytes} bytes, aligned to 64"
+        else:
+            yield f"{arg.name}: element 0 of the tensor"
+    yield f"r0, r1: which of the {kernel.rows} units along the output's rows to compute"
 
 
 def _dims(shape: tuple[int, ...]) -> str:

@@ -109,7 +109,7 @@ def over(
 ) -> Expr:
     """The reduction of ``body(x)`` over every axis whose outer index is None."""
     axes = [a for a, index in enumerate(outer) if index is None]
-    names = [("k", "l", "p", "q")[n] if n < 4 else f"k{n}" for n in range(len(axes))]
+    names = [("k", "l", "q", "s")[n] if n < 4 else f"k{n}" for n in range(len(axes))]
 
     def element(*inner: Index) -> Expr:
         rest = iter(inner)

@@ -32,7 +32,7 @@ from aotgen.schedule.blocking import (
     dense_space,
     predicted_seconds,
 )
-from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.conv_shape import ConvShape, Triple
 from aotgen.schedule.dense import Axis, Dense, DenseConfig
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
@@ -158,11 +158,25 @@ def group_weights(node: Node, shape: ConvShape) -> np.ndarray:
 
 
 def conv_title(shape: ConvShape) -> str:
-    size, out = shape.size[3 - shape.axes :], shape.out[3 - shape.axes :]
+    """What a convolution's kernel computes: attributes that are not the usual ones, and shapes."""
+    first = 3 - shape.axes
+
+    def triple(values: Triple) -> str:
+        return "x".join(map(str, values[first:]))
+
+    attributes = [f"conv {triple(shape.kernel)}"]
+    if set(shape.stride) != {1}:
+        attributes.append(f"stride {triple(shape.stride)}")
+    if set(shape.dilation) != {1}:
+        attributes.append(f"dilation {triple(shape.dilation)}")
+    if any((*shape.begin, *shape.end)):
+        attributes.append(f"pads {triple(shape.begin)} before, {triple(shape.end)} behind")
+    if shape.groups > 1:
+        attributes.append(f"{shape.groups} groups")
+    size, out = triple(shape.size), triple(shape.out)
     return (
-        f"conv {'x'.join(map(str, shape.kernel[3 - shape.axes :]))}, "
-        f"x [{shape.batch}, {', '.join(map(str, size))}, {shape.channels}] -> "
-        f"y [{shape.batch}, {', '.join(map(str, out))}, {shape.outputs}]"
+        f"{', '.join(attributes)}: x {shape.batch}x{size}x{shape.channels} -> "
+        f"y {shape.batch}x{out}x{shape.outputs}"
     )
 
 

@@ -9,6 +9,7 @@ are contiguous everywhere, and lists the reductions in order of need.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,6 +23,8 @@ from aotgen.te.simplify import Rewriter, indices_of, substitute, walk
 
 IMAGE_NAMES = {0: (), 1: ("i",), 2: ("n", "c"), 3: ("n", "w", "c"), 4: ("n", "h", "w", "c")}
 IMAGE_NAMES[5] = ("n", "d", "h", "w", "c")
+_OTHER_NAMES = re.compile(r"(x|p|t|v|at)\d*|y|io|r0|r1|VL")
+"""Names of a kernel's pointers and bounds, and of the values that it names itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,13 +290,14 @@ def _unique_names(
     outer: tuple[Axis, ...], own: tuple[Axis, ...], expr: Expr, store: Index
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Expr, Index]:
     """Give every axis of the nest a C name of its own, reduction axes included."""
-    used: set[str] = {"x", "y", "r0", "r1", "VL"}
+    used: set[str] = set()
 
     def fresh(axis: Axis) -> Axis:
-        name, k = axis.name, 1
+        base = f"{axis.name}_" if _OTHER_NAMES.fullmatch(axis.name) else axis.name
+        name, k = base, 1
         while name in used:
             k += 1
-            name = f"{axis.name}{k}"
+            name = f"{base}{k}"
         used.add(name)
         return Axis(name, axis.extent, axis.lo)
 

@@ -343,6 +343,10 @@ def pool(g: Generator) -> None:
         g.add(op, [x.name], exact=op == "GlobalMaxPool")
         return
     attrs = window(g, x.shape[2:], dilate=op == "MaxPool")
+    dilations = attrs.get("dilations", [1] * (x.rank - 2))
+    for size, kernel, step in zip(x.shape[2:], attrs["kernel_shape"], dilations, strict=True):
+        if (kernel - 1) * step >= size:  # the standard leaves the output's extent open
+            raise Unsuitable
     if g.chance(0.4) and "auto_pad" not in attrs:
         attrs["ceil_mode"] = 1
     if op == "AveragePool" and g.chance(0.5) and "ceil_mode" not in attrs:
