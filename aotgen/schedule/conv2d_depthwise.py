@@ -298,7 +298,8 @@ class _Writer:
     def _store(self, i: int, at: dict[str, int], lanes: int) -> str:
         value = f"acc{i}"
         if self.fused.function:
-            pointers = {e.name: terms(e.name, offset=at[e.name]) for e in self.fused.inputs}
+            names = [*(e.name for e in self.fused.inputs), "y"]
+            pointers = {name: terms(name, offset=at[name]) for name in names}
             value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, 'c', lanes)})"
         pointer = terms("y + c", offset=at["y"])
         return (

@@ -196,7 +196,8 @@ class DenseWriter:
     def _store(self, i: int, n: int, at: Mapping[str, int], lanes: int) -> str:
         value = f"acc{i}_{n}"
         if self.fused.function:
-            pointers = {e.name: terms(e.name, offset=at[e.name]) for e in self.fused.inputs}
+            names = [*(e.name for e in self.fused.inputs), "y"]
+            pointers = {name: terms(name, offset=at[name]) for name in names}
             loads = self.fused.load(pointers, str(n * self.vl), lanes)
             value = f"@KERNEL@_epilogue({value}{loads})"
         pointer = terms("y", offset=at["y"] + n * self.vl)
@@ -211,7 +212,7 @@ class DenseWriter:
         def at(name: str) -> str:
             return terms(name, ("i", d.row.stride(name)), ("j", d.col.stride(name)))
 
-        pointers = {e.name: at(e.name) for e in self.fused.inputs}
+        pointers = {name: at(name) for name in [*(e.name for e in self.fused.inputs), "y"]}
         stores = []
         for n in range(tile.panels.vectors):
             lanes = masked.get(n, 0)

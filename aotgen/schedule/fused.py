@@ -31,6 +31,8 @@ class FusedInput:
         value: the tensor; None for a constant.
         const: the packed constant of kind channel.
         strides: elements per output axis, for kind pixel.
+        in_place: the output overwrites it: it is read through the output's pointer and has no
+            argument of its own.
     """
 
     name: str
@@ -38,6 +40,7 @@ class FusedInput:
     value: Value | None
     const: PackedConst | None
     strides: tuple[int, ...]
+    in_place: bool = False
 
     @property
     def arg(self) -> Arg:
@@ -52,7 +55,7 @@ class Fused:
 
     Attributes:
         function: C text of ``@KERNEL@_epilogue``, empty when there is none.
-        inputs: its further arguments.
+        loaded: its inputs, in the order of the C function's parameters.
         math: functions of simd/math that it and the row epilogue call.
         rows: the row epilogue, None when there is none.
         aliased: plan may let the output share an input's memory, so neither is restrict.
@@ -60,11 +63,16 @@ class Fused:
     """
 
     function: str = ""
-    inputs: tuple[FusedInput, ...] = ()
+    loaded: tuple[FusedInput, ...] = ()
     math: frozenset[str] = frozenset()
     rows: RowEpilogue | None = None
     aliased: bool = False
     long: bool = False
+
+    @property
+    def inputs(self) -> tuple[FusedInput, ...]:
+        """The inputs that are arguments of the kernel."""
+        return tuple(i for i in self.loaded if not i.in_place)
 
     @property
     def row_args(self) -> tuple[Arg, ...]:
@@ -89,16 +97,16 @@ class Fused:
         """C arguments for ``@KERNEL@_epilogue`` behind the accumulator: ", vload(...)" per input.
 
         Args:
-            at: per pixel input, the C pointer of this pixel.
+            at: of y and per pixel input, the C pointer of this pixel.
             channel: C offset of the vector's first channel.
             lanes: valid lanes, 0 for all.
         """
         parts = []
-        for i in self.inputs:
+        for i in self.loaded:
             if i.kind == "scalar":
                 parts.append(f"vset1(*{i.name})")
                 continue
-            base = at[i.name] if i.kind == "pixel" else i.name
+            base = at["y" if i.in_place else i.name] if i.kind == "pixel" else i.name
             pointer = f"{base} + {channel}" if channel != "0" else base
             tail = lanes and i.const is None
             parts.append(f"vload_n({pointer}, {lanes})" if tail else f"vload({pointer})")
@@ -133,13 +141,14 @@ def make_fused(
             inputs.append(FusedInput(e.name, e.kind, None, flat, strides))
         else:
             strides = views[e.value].strides if e.kind == "pixel" else ()
-            inputs.append(FusedInput(e.name, e.kind, e.value, None, strides))
+            own = e.kind == "pixel" and e.value.name == views.inplace
+            inputs.append(FusedInput(e.name, e.kind, e.value, None, strides, own))
     return Fused(
         "" if made.is_identity else made.function.strip("\n"),
         tuple(inputs),
         made.math | (row.math if row is not None else frozenset()),
         row,
-        aliased=any(i.kind == "pixel" for i in inputs),
+        aliased=any(i.kind == "pixel" and not i.in_place for i in inputs),
         long=bool(made.math) and not made.is_identity,
     )
 

@@ -93,7 +93,8 @@ class Pool2d(Template):
             at = f"c + {n * vl}" if n else "c"
             value = f"acc{n}"
             if fused.function:
-                value = f"@KERNEL@_epilogue({value}{fused.load({i: i for i in inputs}, at, lanes)})"
+                loads = fused.load({i: i for i in [*inputs, "y"]}, at, lanes)
+                value = f"@KERNEL@_epilogue({value}{loads})"
             return (
                 f"vstore_n(y + {at}, {value}, {lanes});" if lanes else f"vstore(y + {at}, {value});"
             )

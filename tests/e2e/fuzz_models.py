@@ -84,6 +84,7 @@ class Generator:
         self.constants: dict[str, np.ndarray] = {}
         self.used: set[str] = set()
         self.counter = 0
+        self.big = self.chance(0.2)
 
     # --- drawing ---------------------------------------------------------------------------
 
@@ -101,6 +102,8 @@ class Generator:
         return f"{stem}{self.counter}"
 
     def extent(self) -> int:
+        if self.big and self.chance(0.5):
+            return int(self.rng.choice([20, 31, 32, 33, 47, 64, 65, 100]))
         return int(self.rng.choice([1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17]))
 
     def values(self, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:
@@ -141,7 +144,7 @@ class Generator:
             return self.input((self.pick(1, 1, 2), self.extent(), *self.spatial(self.pick(1, 2))))
 
     def spatial(self, axes: int) -> tuple[int, ...]:
-        return tuple(self.between(3, 14) for _ in range(axes))
+        return tuple(self.between(3, 40 if self.big else 14) for _ in range(axes))
 
     def perm(self, rank: int) -> list[int]:
         return [int(i) for i in self.rng.permutation(rank)]
@@ -191,7 +194,7 @@ class Generator:
     def judge(
         self, value: np.ndarray, feeds: dict[str, np.ndarray], used: dict[str, np.ndarray]
     ) -> None:
-        if not 0 < value.size <= MAX_ELEMENTS or value.ndim > 6:
+        if not 0 < value.size <= (10 if self.big else 1) * MAX_ELEMENTS or value.ndim > 6:
             raise Unsuitable
         if value.dtype.kind == "f":
             largest = float(np.max(np.abs(value)))
@@ -294,7 +297,7 @@ def conv(g: Generator) -> None:
     x = g.image()
     channels = x.shape[1]
     groups = g.pick(1, 1, 1, channels, g.pick(*divisors(channels)))
-    out = groups * g.between(1, max(1, 24 // groups))
+    out = groups * g.between(1, max(1, (90 if g.big else 24) // groups))
     if groups == channels and g.chance(0.7):
         out = channels
     attrs = window(g, x.shape[2:])
@@ -769,6 +772,83 @@ def integers(g: Generator) -> None:
         g.add("Cast", [exact.name], exact=True, to=g.pick(6, 7))
 
 
+def shape_chain(g: Generator) -> None:
+    """Reshape to a shape computed from Shape, as exporters write it."""
+    x = g.any(lambda s: s.rank >= 2)
+    (shape,) = g.add("Shape", [x.name], exact=True)
+    (first,) = g.add("Gather", [shape.name, g.ints(0)], exact=True, axis=0)
+    (first,) = g.add("Unsqueeze", [first.name, g.ints([0])], exact=True)
+    (target,) = g.add("Concat", [first.name, g.ints([-1])], exact=True, axis=0)
+    g.add("Reshape", [x.name, target.name], exact=True)
+
+
+def scatter(g: Generator) -> None:
+    x = g.any(lambda s: s.rank >= 1)
+    n = x.shape[0]
+    rows = g.rng.permutation(n)[: g.between(1, n)]
+    if g.chance(0.5):
+        updates = g.constant(g.values((len(rows), *x.shape[1:])))
+        g.add("ScatterND", [x.name, g.ints(rows[:, None]), updates], exact=True)
+    else:
+        axis = g.axis(x.rank)
+        count = x.shape[axis]
+        shape = list(x.shape)
+        shape[axis] = g.between(1, count)
+        line = g.rng.permutation(count)[: shape[axis]]
+        line = line.reshape([-1 if k == axis % x.rank else 1 for k in range(x.rank)])
+        indices = g.ints(np.broadcast_to(line, shape))
+        updates = g.constant(g.values(tuple(shape)))
+        g.add("ScatterElements", [x.name, indices, updates], exact=True, axis=axis)
+
+
+def gather_nd(g: Generator) -> None:
+    x = g.any(lambda s: s.rank >= 2)
+    depth = g.between(1, x.rank)
+    rows = g.between(1, 4)
+    indices = np.stack([g.rng.integers(-n, n, rows) for n in x.shape[:depth]], axis=-1)
+    g.add("GatherND", [x.name, g.ints(indices)], exact=True)
+
+
+def one_hot(g: Generator) -> None:
+    shape = (g.between(1, 5), g.between(1, 4))
+    indices = g.input(shape, np.int64)
+    depth = g.ints(g.between(1, 6))
+    g.add("OneHot", [indices.name, depth, g.constant(np.array([0.5, 2.0], np.float32))],
+          exact=True, axis=g.pick(-1, 0, 1))  # fmt: skip
+
+
+def other_norm(g: Generator) -> None:
+    x = g.any(lambda s: s.rank >= 2)
+    if g.chance(0.5):
+        g.add("LpNormalization", [x.name], axis=g.axis(x.rank), p=g.pick(1, 2))
+    else:
+        g.add("MeanVarianceNormalization", [x.name], axes=g.perm(x.rank)[: g.between(1, x.rank)])
+
+
+def floats_of_other_width(g: Generator) -> None:
+    x = g.any()
+    (y,) = g.add("Cast", [x.name], exact=True, to=11)
+    (y,) = g.add(g.pick("Neg", "Abs", "Sigmoid", "Relu"), [y.name])
+    g.add("Cast", [y.name], to=1)
+
+
+def logits(g: Generator) -> None:
+    """Scores of attention with a mask: scale, add, softmax, product."""
+    x = g.any(lambda s: s.rank == 3)
+    b, n, d = x.shape
+    (t,) = g.add("Transpose", [x.name], exact=True, perm=[0, 2, 1])
+    (s,) = g.add("MatMul", [x.name, t.name])
+    (s,) = g.add("Div", [s.name, g.constant(np.float32(d**0.5))])
+    mask = g.constant(np.where(g.rng.random((g.pick(1, b), 1, n)) < 0.3, -100.0, 0.0)
+                      .astype(np.float32))  # fmt: skip
+    (s,) = g.add("Add", [s.name, mask])
+    (s,) = g.add("Softmax", [s.name], axis=-1)
+    (y,) = g.add("MatMul", [s.name, x.name])
+    (y,) = g.add("Add", [x.name, y.name])
+    if g.opset >= 17 and d > 3:
+        g.add("LayerNormalization", [y.name, g.constant(g.values((d,)))], axis=-1)
+
+
 def einsum(g: Generator) -> None:
     x = g.any(lambda s: s.rank == 3)
     b, i, j = x.shape
@@ -789,7 +869,7 @@ def gru_like_gate(g: Generator) -> None:
 PROPOSALS: tuple[tuple[Callable[[Generator], None], float], ...] = (
     (conv, 5),
     (conv_transpose, 1),
-    (pool, 2.5),
+    (pool, 4),
     (batch_norm, 1),
     (instance_norm, 0.5),
     (layer_norm, 1),
@@ -817,6 +897,13 @@ PROPOSALS: tuple[tuple[Callable[[Generator], None], float], ...] = (
     (integers, 1.5),
     (einsum, 0.3),
     (gru_like_gate, 0.5),
+    (shape_chain, 0.5),
+    (scatter, 0.5),
+    (gather_nd, 0.4),
+    (one_hot, 0.2),
+    (other_norm, 0.5),
+    (floats_of_other_width, 0.3),
+    (logits, 0.5),
 )
 
 

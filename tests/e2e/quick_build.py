@@ -11,6 +11,7 @@ import ctypes
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,21 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 GUARD = 256
 POISON = 0xFF
 """A byte that makes a NaN of any float; four of them are -1 as an integer."""
+
+
+class _View(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("ndim", ctypes.c_int32),
+        ("bytes", ctypes.c_int32),
+        ("dims", ctypes.c_int32 * 8),
+        ("strides", ctypes.c_int32 * 8),
+    )
+
+
+_TRACE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(_View), ctypes.c_uint64
+)
 
 
 class Watched:
@@ -60,6 +76,7 @@ class QuickModel:
         library = folder / "quick.so"
         command = [compiler, level, *STRICT, *project.board.cflags(compiler), *extra]
         command += ["-fPIC", "-shared", f"-I{folder}/include", f"-I{folder}/src"]
+        command += [f"-D{self.manifest['prefix'].upper()}_TRACE"]
         kernels = sorted((folder / "src").glob("kernels_*.c"))
         together = folder / "quick.c"  # the intrinsics' headers are read once instead of per file
         together.write_text("".join(f'#include "{p.name}"\n' for p in kernels))
@@ -73,14 +90,24 @@ class QuickModel:
         self.weights.bytes[:] = np.frombuffer(stored, np.uint8)
         self.arena = Watched(self.manifest["arena_bytes"], 64)
         self.context = Watched(self.manifest["api"]["ctx_bytes"], 64)
-        members = {"arena": self.arena.address, "weights": self.weights.address}
+        self.traced: dict[int, tuple[tuple[int, ...], bytes]] = {}
+        self._callback = _TRACE(self._keep)
+        members = {
+            "arena": self.arena.address,
+            "weights": self.weights.address,
+            "trace": ctypes.cast(self._callback, ctypes.c_void_p).value,
+        }
         config = (ctypes.c_void_p * len(self.manifest["api"]["config"]))(
             *(members.get(name) for name in self.manifest["api"]["config"])
         )
         assert self.functions.init(self.context.address, ctypes.addressof(config)) == 0
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs in model order; asserts that nothing else was written."""
+        """The outputs in model order; asserts that nothing else was written.
+
+        ``traced`` has every layer's (dims, dense bytes) afterwards.
+        """
+        self.traced.clear()
         self.arena.bytes[:] = POISON
         given = []
         for tensor in self.manifest["inputs"]:
@@ -106,6 +133,16 @@ class QuickModel:
         self.arena.check("arena")
         self.weights.check("weights")
         return [array_of(w, t) for w, t in zip(wanted, self.manifest["outputs"], strict=True)]
+
+
+    def _keep(self, user: int, layer: int, view: Any, ticks: int) -> None:
+        v = view.contents
+        dims, strides = tuple(v.dims[: v.ndim]), tuple(v.strides[: v.ndim])
+        extent = 1 + sum((d - 1) * s for d, s in zip(dims, strides, strict=True))
+        flat = np.frombuffer(ctypes.string_at(v.data, extent * v.bytes), f"V{v.bytes}")
+        steps = tuple(s * v.bytes for s in strides)
+        array = np.lib.stride_tricks.as_strided(flat, dims, steps)
+        self.traced[layer] = dims, array.tobytes()
 
 
 def _pointers(buffers: list[Watched]) -> ctypes.Array[ctypes.c_void_p]:
