@@ -23,7 +23,7 @@ from aotgen.errors import BoardError, UsageError
 from aotgen.ir.types import Array
 from aotgen.manifest import Manifest, read_manifest
 from aotgen.runner.base import Argument, Download, Runner, Upload
-from aotgen.target.board import Board, load_board
+from aotgen.target.board import Board, list_boards, load_board
 from aotgen.target.host import host_runs
 
 if TYPE_CHECKING:
@@ -108,17 +108,32 @@ class Project:
             board: only for a board of the user's own, which the manifest's name does not find.
 
         Raises:
-            UsageError: ``folder`` holds no project, or its board does not exist.
+            UsageError: ``folder`` holds no project, or it was compiled for another board.
         """
         self.folder = Path(folder)
         self.info: Manifest = read_manifest(self.folder)
+        if board is not None and board.name != self.info.board_name:
+            raise UsageError(
+                f"{self.folder} was compiled for board {self.info.board_name}, not {board.name}"
+            )
         self._board = board
         self._library: Library | None = None
         self._library_stamp: list[tuple[str, int, int]] = []
 
     @cached_property
     def board(self) -> Board:
-        return self._board or load_board(self.info.board_name)
+        """
+        Raises:
+            UsageError: the board is none of ours and was not given.
+        """
+        if self._board is not None:
+            return self._board
+        if self.info.board_name not in list_boards():
+            raise UsageError(
+                f"{self.folder} was compiled for board {self.info.board_name}, none of ours",
+                remedy="give the path of its board.toml (--board)",
+            )
+        return load_board(self.info.board_name)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -212,11 +227,21 @@ class Project:
         return self._library
 
     def _sources_stamp(self) -> list[tuple[str, int, int]]:
-        """Path, time of change and size of everything that the library is built from."""
+        """Path, time of change and size of everything that the library is built from.
+
+        Raises:
+            UsageError: a file is gone.
+        """
         files = [self.folder / "CMakeLists.txt"]
         for name in ("src", "include"):
             files += (self.folder / name).glob("*")
-        stats = [(path, path.stat()) for path in sorted(files)]
+        try:
+            stats = [(path, path.stat()) for path in sorted(files)]
+        except OSError as error:
+            raise UsageError(
+                f"{self.folder} is not complete: cannot read {error.filename} ({error.strerror})",
+                remedy="compile the model again",
+            ) from error
         return [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
     def _build_only(self, kind: Literal["shared", "run", "bench"]) -> Build:

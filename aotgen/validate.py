@@ -251,8 +251,11 @@ def _compare_layers(
         tolerance: see ``ValidateReport``.
     """
     traced = {record.layer: record for record in trace if record.step == 0}
+    # Several copies may each write a part of one concatenation: the last one completes it.
+    last = {layer.output: layer.index for layer in info.layers}
+    complete = {index: values.get(output) for output, index in last.items()}
     return tuple(
-        _check_layer(layer, values.get(layer.output), traced.get(layer.index), crcs, tolerance)
+        _check_layer(layer, complete.get(layer.index), traced.get(layer.index), crcs, tolerance)
         for layer in info.layers
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from aotgen.cli.common import activity, table
+from aotgen.cli.common import BOARD_HELP, RUNNER_HELP, activity, open_project, table
 from aotgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 def bench(
     folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
-    runner: str | None = typer.Option(
-        None, "--runner", help="local, qemu, ssh://user@host or serial:/dev/ttyX."
-    ),
+    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
+    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
     threads: int = typer.Option(1, "--threads", help="Threads of a run."),
-    cores: str = typer.Option("all", "--cores", help="big, little or all."),
+    cores: str = typer.Option("all", "--cores", help="big, little or all.", hidden=True),
     number: int | None = typer.Option(
         None, "--number", help="Runs per repeat; default makes a repeat last about 50 ms."
     ),
@@ -32,13 +31,11 @@ def bench(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Time DIR: mean and standard deviation over the repeats."""
-    from aotgen.project import Project
-
     if cores not in ("big", "little", "all"):
         raise UsageError(f"--cores {cores!r} does not exist", remedy="use big, little or all")
     if cores != "all":
         raise UsageError(f"--cores {cores} is not available yet", remedy="use taskset")
-    project = Project(folder)
+    project = open_project(folder, board)
     if not 1 <= threads <= project.info.options.threads:
         raise UsageError(
             f"--threads {threads}: the project was compiled for {project.info.options.threads}",

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -18,10 +19,17 @@ from rich.status import Status
 from aotgen.errors import UsageError
 from aotgen.ir.types import Array
 
+if TYPE_CHECKING:
+    from aotgen.project import Project
+
 PATIENCE_S = 1.0
 """What takes longer than this says what it is doing."""
 
+RUNNER_HELP = "local (this computer) or qemu (the board's emulator)."
+BOARD_HELP = "Path of the board, where it is none of ours."
+
 _MAX_DIM = 2**31 - 1
+_SAVEZ = "write it with numpy.savez(path, input=array), by the model's own names"
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -121,6 +129,18 @@ def activity(what: str | None = None) -> Iterator[Activity]:
         shown.close()
 
 
+def open_project(folder: Path, board: str | None) -> Project:
+    """The project in ``folder``; ``board`` is None or the path of a board of the user's own.
+
+    Raises:
+        UsageError: there is no project, or it was compiled for another board.
+    """
+    from aotgen.project import Project
+    from aotgen.target.board import load_board
+
+    return Project(folder, load_board(board) if board is not None else None)
+
+
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file.
 
@@ -128,14 +148,16 @@ def read_npz(path: Path) -> dict[str, Array]:
         UsageError: it cannot be read, or holds Python objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as data:
-            if not isinstance(data, np.lib.npyio.NpzFile):
-                raise UsageError(f"{path} is not an .npz file", remedy="save it with numpy.savez")
+        data = np.load(path, allow_pickle=False)
+        if not isinstance(data, np.lib.npyio.NpzFile):
+            raise UsageError(f"{path} holds one array without a name", remedy=_SAVEZ)
+        with data:
             return {name: data[name] for name in data.files}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{path} is not an .npz file of plain arrays: {error}") from error
+        # numpy's own message speaks of pickles and of how to trust them.
+        raise UsageError(f"{path} is not an .npz file of plain arrays", remedy=_SAVEZ) from error
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -22,7 +22,7 @@ def compile_(
         [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
     ),
     dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME<=N", help="Greatest value of a symbolic dimension."
+        [], "--dim", metavar="NAME<=N", help="Value of a symbolic dimension."
     ),
     opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
     disable_pass: list[str] = typer.Option(
@@ -32,7 +32,7 @@ def compile_(
         False, "--show-passes", help="Print what each pass changes, as a diff."
     ),
     journal: Path | None = typer.Option(
-        None, "--journal", help="Tuning journal whose best records to use."
+        None, "--journal", help="Tuning journal whose best records to use.", hidden=True
     ),
     weights: str = typer.Option("asm", "--weights", help="Weights as c, asm or bin."),
     threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
@@ -40,16 +40,17 @@ def compile_(
     prefix: str | None = typer.Option(
         None, "--prefix", help="Of public symbols; default from the file name."
     ),
-    io_type: str = typer.Option("native", "--io-type", help="float or native."),
-    requant: str | None = typer.Option(None, "--requant", help="tflm or litert."),
+    io_type: str = typer.Option("native", "--io-type", help="float or native.", hidden=True),
+    requant: str | None = typer.Option(None, "--requant", help="tflm or litert.", hidden=True),
     optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
-    precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16."),
+    precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16.", hidden=True),
     force: bool = typer.Option(False, "--force", help="Replace a project that is already there."),
 ) -> None:
     """Compile MODEL for BOARD into a C project."""
     from aotgen import api
     from aotgen.options import as_device, as_optimize, as_weights
 
+    # Hidden from --help until they do something; refused in words until then.
     _not_yet("--journal", journal is not None)
     _not_yet("--io-type float", _choice("--io-type", io_type, ("float", "native")) == "float")
     _not_yet("--requant", requant is not None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from aotgen.cli.common import activity, read_npz, write_npz
+from aotgen.cli.common import BOARD_HELP, RUNNER_HELP, activity, open_project, read_npz, write_npz
 from aotgen.errors import UsageError
 
 
@@ -18,19 +18,16 @@ def run(
     outputs: list[Path] = typer.Option(
         ..., "-o", "--output", help="Where its outputs go (.npz).", show_default=False
     ),
-    runner: str | None = typer.Option(
-        None, "--runner", help="local, qemu, ssh://user@host or serial:/dev/ttyX."
-    ),
+    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
+    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
 ) -> None:
     """Run DIR once for each -i, -o pair: successive steps of one instance.
 
     The arrays of the .npz files go by the model's own tensor names.
     """
-    from aotgen.project import Project
-
     if len(inputs) != len(outputs):
         raise UsageError(f"{len(inputs)} -i for {len(outputs)} -o", remedy="give them in pairs")
-    project = Project(folder)
+    project = open_project(folder, board)
     steps = [read_npz(path) for path in inputs]
     with activity("building and running"):
         results = project.run_steps(steps, runner)

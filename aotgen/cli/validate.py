@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from aotgen.cli.common import activity, read_npz, table
+from aotgen.cli.common import BOARD_HELP, RUNNER_HELP, activity, open_project, read_npz, table
 
 if TYPE_CHECKING:
     from aotgen.validate import LayerCheck, ValidateReport
@@ -19,18 +19,15 @@ def validate(
     inputs: Path | None = typer.Option(
         None, "-i", "--input", help="Inputs (.npz); default are seeded random ones."
     ),
-    runner: str | None = typer.Option(
-        None, "--runner", help="local, qemu, ssh://user@host or serial:/dev/ttyX."
-    ),
+    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
+    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
     per_layer: bool = typer.Option(
         False, "--per-layer", help="Also compare every layer and its weights."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compare the results of DIR with the reference interpreter; exit code 1 when they differ."""
-    from aotgen.project import Project
-
-    project = Project(folder)
+    project = open_project(folder, board)
     fed = read_npz(inputs) if inputs is not None else None
     with activity("building and comparing"):
         report = project.validate(fed, per_layer, runner)
@@ -46,7 +43,8 @@ def _text(report: ValidateReport) -> str:
         lines += [table(("layer", "name", "result", "weights", "difference"), rows, left=4), ""]
     for output in report.outputs:
         verdict = "ok" if output.relative <= report.tolerance else "differs"
-        lines.append(f"output {output.name}: {verdict}, max|a-b| / max|b| = {output.relative:.2e}")
+        measured = f"max|a-b| / max|b| = {output.relative:.2e}"
+        lines.append(f"output {output.name!r}: {verdict}, {measured}")
     bad = report.first_bad_layer
     if bad is not None:
         origin = f" (from {', '.join(bad.origin)})" if bad.origin else ""

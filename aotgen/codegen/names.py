@@ -34,7 +34,7 @@ RESERVED_PREFIXES = frozenset(
         assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
         stdarg stdatomic stdbool stddef stdint stdio stdlib string strings tgmath threads time
         uchar wchar wctype unistd fcntl poll pthread sched semaphore dirent memory malloc alloca
-        features elf link regex search sys""",
+        features elf link regex search sys immintrin arm_neon sem mtx cnd""",
     )
 )
 """Names that a project cannot have: CMake's own targets, libraries, its files, system headers."""
@@ -97,4 +97,5 @@ def default_prefix(model_name: str) -> str:
 
 def is_reserved(prefix: str) -> bool:
     """Whether a project of that name would not build."""
-    return prefix.lower() in RESERVED_PREFIXES or prefix.lower() in _KEYWORDS
+    name = prefix.lower()
+    return name in RESERVED_PREFIXES or name in _KEYWORDS or name.startswith(("kernels_", "aot_"))

@@ -194,19 +194,49 @@ Inputs = Sequence[Tensor | None]
 Position = Callable[..., Index]
 
 
+def _constant(indices: Tensor, extents: AnyArray) -> tuple[Tensor, AnyArray] | None:
+    """A table of constant ``indices``, negative ones wrapped, and its values; None for others.
+
+    Args:
+        indices: of any shape.
+        extents: of the axes they index, broadcast against them.
+    """
+    array = None if indices.buffer is None else indices.buffer.const
+    if array is None or indices.buffer is None:
+        return None
+    wrapped = np.where(array < 0, array + extents, array).astype(np.int32)
+    if ((wrapped < 0) | (wrapped >= extents)).any():
+        limits = " x ".join(map(str, np.atleast_1d(extents)))
+        raise ModelError(f"constant {indices.buffer.name!r} indexes outside {limits} elements")
+    return table(f"{indices.buffer.name}_table", wrapped), wrapped
+
+
+def _span(values: AnyArray) -> tuple[int, int]:
+    return (int(values.min()), int(values.max())) if values.size else (0, 0)
+
+
 def _position(indices: Tensor, extent: int) -> Position:
     """An element of ``indices`` as an index along an axis of ``extent``; constants become an int32
     table.
     """
-    array = None if indices.buffer is None else indices.buffer.const
-    if array is None or indices.buffer is None:
+    known = _constant(indices, np.asarray(extent))
+    if known is None:
         return lambda *i: as_position(indices(*i), extent)
-    wrapped = np.where(array < 0, array + extent, array).astype(np.int32)
-    if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= extent):
-        raise ModelError(f"constant {indices.buffer.name!r} indexes outside {extent} elements")
-    rows = table(f"{indices.buffer.name}_table", wrapped)
-    lowest, highest = (int(wrapped.min()), int(wrapped.max())) if wrapped.size else (0, 0)
-    return lambda *i: elem(rows(*i), (lowest, highest))
+    rows, values = known
+    return lambda *i: elem(rows(*i), _span(values))
+
+
+def _entries(indices: Tensor, extents: Sequence[int]) -> list[Position]:
+    """Entries of the last axis of ``indices`` as indices along axes of ``extents``."""
+    known = _constant(indices, np.asarray(extents, np.int64))
+
+    def entry(d: int, extent: int) -> Position:
+        if known is None:
+            return lambda *i: as_position(indices(*i, as_index(d)), extent)
+        rows, values = known
+        return lambda *i: elem(rows(*i, as_index(d)), _span(values[..., d]))
+
+    return [entry(d, extent) for d, extent in enumerate(extents)]
 
 
 def _te_gather(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -232,12 +262,11 @@ def _te_gather_elements(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _te_gather_nd(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
     x, indices, batch = present(inputs, 0), present(inputs, 1), int(node.attrs["batch_dims"])
-    depth = indices.shape[-1]
-    positions = [_position(indices, x.shape[batch + d]) for d in range(depth)]
+    positions = _entries(indices, x.shape[batch : batch + indices.shape[-1]])
 
     def element(*i: Index) -> Expr:
         outer = i[: indices.rank - 1]
-        found = [p(*outer, as_index(d)) for d, p in enumerate(positions)]
+        found = [p(*outer) for p in positions]
         return x(*i[:batch], *found, *i[indices.rank - 1 :])
 
     return (compute(node.output.shape, x.dtype, element),)
@@ -278,11 +307,11 @@ _COMBINE: dict[str, Callable[[Expr, Expr], Expr] | None] = {
 
 def _te_scatter_nd(node: Node, inputs: Inputs) -> tuple[Tensor, ...]:
     x, indices, updates = (present(inputs, i) for i in range(3))
-    positions = [_position(indices, x.shape[d]) for d in range(indices.shape[-1])]
+    positions = _entries(indices, x.shape[: indices.shape[-1]])
 
     def where(*i: Index) -> tuple[Index, ...]:
         outer = i[: indices.rank - 1]
-        found = (p(*outer, as_index(d)) for d, p in enumerate(positions))
+        found = (p(*outer) for p in positions)
         return (*found, *i[indices.rank - 1 :])
 
     scatter = Scatter(updates, where, _COMBINE[node.attrs["reduction"]])

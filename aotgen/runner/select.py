@@ -45,10 +45,10 @@ def runner_for(spec: str | None, board: Board) -> Runner:
         )
     if _HOST_ALIAS.fullmatch(spec):
         raise UsageError(
-            f"runner {spec!r}: a host of the ssh config cannot be used yet",
+            f"there is no runner {spec!r}, and a host of the ssh config cannot be used yet",
             remedy="use --runner local or qemu",
         )
     raise UsageError(
         f"runner {spec!r} is malformed",
-        remedy="use local, qemu, ssh://user@host[:port] or serial:/dev/ttyX[:baud]",
+        remedy="use --runner local or qemu",
     )

@@ -169,10 +169,11 @@ class MatmulGemm(MatmulTemplate):
         w = w if shape.trans_b else w.swapaxes(-1, -2)
         packed_size = -(-shape.n // target.vl) * target.vl * shape.k
         leading = _with_weights(leading, w.shape[:-2], packed_size)
-        lone_rows = (
-            fused.rows is not None and shape.m == 1
-        )  # the row epilogue counts rows of a product
-        merged = [*collapse(leading), row] if lone_rows and leading else collapse([*leading, row])
+        # A product of one row keeps its own row axis when the row epilogue counts rows of a
+        # product, or when the weights change along the batch: a row axis has no stride in w.
+        own_weights = any(a.strides.get("w") for a in leading)
+        lone_row = shape.m == 1 and (fused.rows is not None or own_weights)
+        merged = [*collapse(leading), row] if lone_row and leading else collapse([*leading, row])
         outer = tuple(a for a in merged[:-1] if a.extent > 1)
         dense = Dense(outer, merged[-1], Axis(1, {}), ((shape.k, 1),), shape.n)
         bias = node.optional(2)

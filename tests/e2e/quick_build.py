@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ class QuickModel:
     ) -> None:
         self.manifest = project.manifest
         folder = project.folder
-        library = folder / "quick.so"
+        # A new name for each build: dlopen knows libraries by path.
+        library = Path(tempfile.mkdtemp(dir=folder)) / "quick.so"
         command = [compiler, level, *STRICT, *project.board.cflags(compiler), *extra]
         command += ["-fPIC", "-shared", f"-I{folder}/include", f"-I{folder}/src"]
         command += [f"-D{self.manifest['prefix'].upper()}_TRACE"]
@@ -85,6 +87,7 @@ class QuickModel:
         done = subprocess.run([*command, "-lm", "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
         self.functions = Library(library, self.manifest["prefix"])
+        self.library = ctypes.CDLL(str(library))
         self.weights = Watched(self.manifest["weights_bytes"], 64)
         stored = (folder / "src/weights.bin").read_bytes()[: self.manifest["weights_bytes"]]
         self.weights.bytes[:] = np.frombuffer(stored, np.uint8)
@@ -134,6 +137,25 @@ class QuickModel:
         self.weights.check("weights")
         return [array_of(w, t) for w, t in zip(wanted, self.manifest["outputs"], strict=True)]
 
+    def run_in_arena(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The same with every tensor in its slot in the arena."""
+        self.arena.bytes[:] = POISON
+        context, prefix = self.context.address, self.manifest["prefix"]
+        slot_of = {}
+        for role in ("input", "output"):
+            function = getattr(self.library, f"{prefix}_{role}")
+            function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int]
+            slot_of[role] = function
+        for number, tensor in enumerate(self.manifest["inputs"]):
+            data = np.ascontiguousarray(feeds[tensor["name"]], tensor["dtype"]).tobytes()
+            ctypes.memmove(slot_of["input"](context, number), data, len(data))
+        assert self.functions.run(context, None, None) == 0
+        self.arena.check("arena")
+        found = []
+        for number, tensor in enumerate(self.manifest["outputs"]):
+            data = ctypes.string_at(slot_of["output"](context, number), tensor["bytes"])
+            found.append(np.frombuffer(data, tensor["dtype"]).reshape(tensor["shape"]))
+        return found
 
     def _keep(self, user: int, layer: int, view: Any, ticks: int) -> None:
         v = view.contents
@@ -164,8 +186,3 @@ def assert_close(got: np.ndarray, expected: np.ndarray, name: str, tolerance: fl
         a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
         error = np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30)
         assert error <= tolerance, f"{name}: relative error {error:.3g}"
-
-
-def quick(project_folder: Path) -> QuickModel:
-    """The project in a folder, built."""
-    return QuickModel(aotgen.Project.open(project_folder))

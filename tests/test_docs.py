@@ -1,0 +1,186 @@
+"""The documentation works as it is written.
+
+Each ```console block of README.md and docs/*.md is run in order, one document in one folder that
+looks like a checkout. Lines after a command are what it must print, ``...`` standing for anything.
+A block under a line "`path`:" is a file that the commands use. ``<!-- needs: TOOL... -->`` before a
+block names tools without which it is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from support import require_tool
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+SETS_UP = ("make ", "pip ", ". ")
+"""Commands that install aotgen: the test has it already."""
+
+_BLOCK = re.compile(
+    r"(?:^`(?P<path>[^`\n]+)`:\n\n|^<!-- needs: (?P<needs>[^\n]+) -->\n)?"
+    r"^```(?P<language>\w+)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass
+class Command:
+    text: str
+    line: int
+    printed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    body: str
+    line: int
+    path: str
+    needs: tuple[str, ...]
+
+    def commands(self) -> Iterator[Command]:
+        command: Command | None = None
+        for number, line in enumerate(self.body.splitlines(), self.line):
+            if line.startswith("$ "):
+                if command:
+                    yield command
+                command = Command(line[2:], number)
+            else:
+                assert command, f"line {number}: output without a command"
+                command.printed.append(line)
+        if command:
+            yield command
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(
+            language=found["language"],
+            body=found["body"],
+            line=text.count("\n", 0, found.start("body")) + 1,
+            path=found["path"] or "",
+            needs=tuple((found["needs"] or "").split()),
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def matches(printed: str, wanted: list[str]) -> bool:
+    """Whether ``printed`` is the wanted lines, ``...`` in them standing for anything."""
+    parts = re.split(r"\.\.\.", "\n".join(wanted))
+    return (
+        re.fullmatch(".*".join(map(re.escape, parts)), printed.strip("\n"), re.DOTALL) is not None
+    )
+
+
+class Checkout:
+    """A folder with the example in it, where ``aotgen`` and ``python`` are the tested ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "examples").symlink_to(ROOT / "examples")
+        tools = folder / ".tools"
+        tools.mkdir()
+        for name, arguments in (("aotgen", "-m aotgen "), ("python", "")):
+            script = tools / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments}"$@"\n')
+            script.chmod(0o755)
+        path = os.pathsep.join([str(tools), os.environ["PATH"]])
+        self.environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+
+    def write(self, path: str, text: str) -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def run(self, commands: list[Command], document: str) -> None:
+        """Run the commands of a block in one shell, so that ``cd`` lasts as long as it."""
+        mark = "-- printed up to here --"
+        script = "\n".join(f"{c.text} || exit\necho '{mark}'" for c in commands)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        outputs = done.stdout.split(f"{mark}\n")
+        for command, printed in zip(commands, outputs, strict=False):
+            where = f"{document}:{command.line}: {command.text}"
+            assert len(outputs) > commands.index(command) + 1, f"{where}\n{printed}{done.stderr}"
+            if command.printed:
+                assert matches(printed, command.printed), f"{where}\n{printed}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands(document: Path, tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    lacking: set[str] = set()
+    for block in blocks(document):
+        if block.path:
+            checkout.write(block.path, block.body)
+        if block.language != "console":
+            continue
+        if missing := {tool for tool in block.needs if shutil.which(tool) is None}:
+            lacking |= missing
+            continue
+        commands = [c for c in block.commands() if not c.text.startswith(SETS_UP)]
+        checkout.run(commands, document.name)
+    require_tool(*sorted(lacking))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links(document: Path) -> None:
+    """Every relative link leads to a file, and its anchor to a heading."""
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = document.parent / name if name else document
+        assert file.exists(), f"{document.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, f"{document.name}: {target}"
+
+
+def test_operators_are_listed() -> None:
+    """docs/operators.md has every operator that the reader converts, and no other."""
+    import aotgen.frontend.onnx  # noqa: F401  (registers the converters)
+    from aotgen.frontend.onnx.registry import supported
+
+    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    for domain in {domain for domain, _ in supported()}:
+        operators = sorted(op for d, op in supported() if d == domain)
+        listed = ", ".join(f"`{op}`" for op in operators)
+        assert f"{listed}." in " ".join(text.split()), f"docs/operators.md lacks: {listed}"
+        assert f"({len(operators)}):" in text
+
+
+def test_passes_are_listed() -> None:
+    """docs/architecture.md has every pass in the row of its level."""
+    from aotgen.passes.pipeline import PASSES
+
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for level in sorted({p.level for p in PASSES}):
+        names = ", ".join(f"`{p.name}`" for p in PASSES if p.level == level)
+        assert f"| {level} | {names} |" in text
+
+
+def test_docs_checker_sees_a_difference() -> None:
+    assert matches("arena 12 KiB\nok\n", ["arena ...", "ok"])
+    assert matches("a\nb\nc\n", ["a", "...", "c"])
+    assert not matches("arena 12 KiB\nbad\n", ["arena ...", "ok"])
+    assert not matches("a\nb\nc\n", ["a", "c"])
