@@ -23,6 +23,9 @@ BuildType = Literal["Release", "Debug", "RelWithDebInfo", "MinSizeRel"]
 _STAMP = "aotgen-configure.json"
 _LOG = "aotgen-build.log"
 
+_LINKER_FAILED = ("linker command failed", "ld returned")
+"""What a compiler says after the linker has said why."""
+
 
 @dataclass(frozen=True)
 class Build:
@@ -155,9 +158,9 @@ def _call(argv: list[str], folder: Path, name: str) -> None:
 def first_error(output: str) -> str:
     """The line of a build's output that says most about why it failed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    for marker in ("error:", "CMake Error", "undefined reference", "FAILED"):
+    for marker in ("error:", "CMake Error", "undefined reference", "ld: ", "FAILED"):
         for index, line in enumerate(lines):
-            if marker in line:
+            if marker in line and not any(text in line for text in _LINKER_FAILED):
                 return _with_what_follows(lines[index : index + 3])[:400]
     return lines[-1][:400] if lines else "no output"
 

@@ -123,11 +123,12 @@ def validate(
     tolerance: float,
 ) -> ValidateReport:
     """See ``Project.validate``."""
-    from aotgen.api import load, optimise
+    from aotgen.frontend import load
     from aotgen.ir import interpreter
+    from aotgen.passes.pipeline import run_passes
 
     info = project.info
-    graph = load(project.folder / MODEL_FILE, info.options.shapes, info.options.dims)
+    graph = load(project.folder / MODEL_FILE, shapes=info.options.shapes, dims=info.options.dims)
     ordered = info.checked_inputs(inputs if inputs is not None else random_inputs(info))
     feeds = {t.name: a for t, a in zip(info.inputs, ordered, strict=True)}
     expected = interpreter.run(graph, feeds)
@@ -136,7 +137,11 @@ def validate(
         return ValidateReport(_compare_outputs(info, got, expected), (), tolerance)
     got, trace = project.run_traced(feeds, runner)
     crcs = weight_crcs(project.call_run_program(["--crc"], runner))
-    values = _layer_values(optimise(graph, info.options), info, feeds)
+    values = _layer_values(
+        run_passes(graph, opt_level=info.options.opt_level, disabled=info.options.disabled_passes),
+        info,
+        feeds,
+    )
     layers = _compare_layers(info, values, parse_trace(trace), crcs, tolerance)
     return ValidateReport(_compare_outputs(info, got, expected), layers, tolerance)
 

@@ -243,7 +243,8 @@ class Printer:
             else "reserved for OpenCL; NULL",
         )
 
-    def source(self, weights_linked: bool) -> str:
+    def source(self, weights_linked: bool, **device: Any) -> str:
+        """src/<model>.c; ``device`` has what the OpenCL host needs (``opencl.context``)."""
         layers = [self.layer_context(layer) for layer in self.program.layers]
         return self.render(
             "project/model_cl.c.j2" if self.base["gpu"] else "project/model.c.j2",
@@ -251,13 +252,8 @@ class Printer:
             macs=sum(layer.macs for layer in self.program.layers),
             arena_lower_bound=self.program.arena.lower_bound,
             weights_linked=weights_linked,
-            **(self.cl_context() if self.base["gpu"] else {}),
+            **device,
         )
-
-    def cl_context(self) -> dict[str, Any]:
-        from aotgen.codegen.opencl import context
-
-        return context(self)
 
     def kernels(self) -> dict[str, str]:
         """src/kernels.h and src/kernels_*.c by file name; a template's kernels share files."""

@@ -78,9 +78,10 @@ def generate(
     printer = Printer(program, prefix, aotgen.__version__, graph.name)
     manifest = describe(program, printer, board, target, options, model_bytes)
     linked = options.weights != "bin"
+    on_device = opencl.context(printer) if target.device == "gpu" else {}
     files: dict[str, str] = {
         f"include/{prefix}.h": printer.header(),
-        f"src/{prefix}.c": printer.source(linked),
+        f"src/{prefix}.c": printer.source(linked, **on_device),
         "src/weights.h": printer.weights_header(linked),
         **printer.tools(options.weights, TOLERANCE),
         **kernel_sources(printer, target, program),
