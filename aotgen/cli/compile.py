@@ -55,6 +55,7 @@ def compile_(
     _not_yet("--io-type float", _choice("--io-type", io_type, ("float", "native")) == "float")
     _not_yet("--requant", requant is not None)
     _not_yet("--precision fp16", _choice("--precision", precision, ("fp32", "fp16")) == "fp16")
+    _not_yet("--threads above 1", threads > 1)
     with activity() as doing:
         project = api.compile(
             model,

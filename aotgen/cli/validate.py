@@ -49,7 +49,9 @@ def _text(report: ValidateReport) -> str:
     if bad is not None:
         origin = f" (from {', '.join(bad.origin)})" if bad.origin else ""
         lines.append(f"first bad layer: {bad.index}, {bad.name}{origin}: {bad.reason()}")
-    lines.append(f"{'same' if report.ok else 'DIFFERENT'} within {report.tolerance:g}")
+    outputs_fit = all(d.relative <= report.tolerance for d in report.outputs)
+    verdict = "same" if outputs_fit else "DIFFERENT"
+    lines.append(f"{verdict} within {report.tolerance:g}{'' if report.ok else ': FAILED'}")
     return "\n".join(lines)
 
 

@@ -12,17 +12,34 @@ _OPERATORS = (" ? ", " : ", " && ", " || ", " = ", " + ", " - ", " * ")
 def wrap(text: str) -> str:
     """Break lines of C longer than 100 columns behind a comma, else in front of an operator.
 
-    Preprocessor lines stay as they are, and nothing is broken inside a string literal.
+    Preprocessor lines stay as they are, and nothing is broken inside a string literal. What a line
+    of a block comment has too much goes in front of the comment's next line.
     """
     made: list[str] = []
+    carried = ""
     for line in text.split("\n"):
+        if carried:
+            line, carried = _joined(line, carried, made), ""
         if len(line) <= COLUMNS or line.startswith("#") or line.endswith("\\"):
             made.append(line)
         elif line.lstrip().startswith(("/*", "* ")):
-            made += _wrap_comment(line)
+            *whole, last = _wrap_comment(line)
+            made += whole
+            carried = "" if last.endswith("*/") else last
+            if not carried:
+                made.append(last)
         else:
             made += _wrap_code(line)
     return "\n".join(made)
+
+
+def _joined(line: str, carried: str, made: list[str]) -> str:
+    """``line`` behind what the comment line before it had too much, where its text runs on."""
+    body = line.lstrip()
+    if body.startswith("* ") and not body.startswith(("*  ", "* -")):
+        return f"{carried.rstrip()} {body[2:]}"
+    made.append(carried)
+    return line
 
 
 def _wrap_code(line: str) -> list[str]:

