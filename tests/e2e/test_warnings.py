@@ -22,32 +22,35 @@ def sources(folder: Path) -> list[Path]:
     )
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_strict_c99(name: str, compiler: str, compiled, tmp_path: Path) -> None:
+CASES = [(name, "host", compiler) for name in NETWORKS for compiler in ("gcc", "clang")]
+CASES += [
+    (name, board, compiler)
+    for name in ("ds_cnn", "transformer")
+    for board, compiler in (
+        ("host-avx2", "clang"),
+        ("host-scalar", "gcc"),
+        ("rpi4", "aarch64-linux-gnu-gcc"),
+        ("rpi4", "clang"),
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "board", "compiler"), CASES)
+def test_strict_c99(name: str, board: str, compiler: str, compiled, tmp_path: Path) -> None:
     require_tool(compiler)
-    project = compiled(name, "host")
+    project = compiled(name, board)
     prefix = project.manifest["prefix"].upper()
-    flags = [*STRICT, *load_board("host").cflags(compiler)]
+    flags = [*STRICT, *load_board(board).cflags("clang" if compiler == "clang" else "gcc")]
+    if board == "rpi4" and compiler == "clang":
+        require_tool("aarch64-linux-gnu-gcc")
+        flags += ["--target=aarch64-linux-gnu", "--sysroot=/usr/aarch64-linux-gnu"]
+        flags += ["-isystem", "/usr/aarch64-linux-gnu/include"]
     folder = project.folder
+    flags += [f"-I{folder}/include", f"-I{folder}/src", f"-I{folder}/test", f"-D{prefix}_TRACE"]
+    flags += [f'-D{prefix}_VECTORS="v"', f'-D{prefix}_WEIGHTS_PATH="w"']
     for source in sources(folder):
-        subprocess.run(
-            [
-                compiler,
-                *flags,
-                f"-I{folder}/include",
-                f"-I{folder}/src",
-                f"-I{folder}/test",
-                f"-D{prefix}_TRACE",
-                f'-D{prefix}_VECTORS="v"',
-                f'-D{prefix}_WEIGHTS_PATH="w"',
-                "-c",
-                str(source),
-                "-o",
-                str(tmp_path / "o.o"),
-            ],
-            check=True,
-        )
+        command = [compiler, *flags, "-c", str(source), "-o", str(tmp_path / "o.o")]
+        subprocess.run(command, check=True)
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
