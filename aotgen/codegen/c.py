@@ -196,12 +196,6 @@ class Printer:
         args = [self.operand(layer, o) for o in layer.operands]
         return f"{layer.function}({', '.join([*args, '0', str(layer.kernel.rows)])});"
 
-    def fills(self, layer: Layer) -> Iterator[str]:
-        for function, storage in layer.fills:
-            place = Placement(storage, storage.origin, storage.view)
-            rows = self.program.functions[function].kernel.rows
-            yield f"{function}({self.pointer(place, storage.origin, False)}, 0, {rows})"
-
     def view_text(self, layer: Layer) -> dict[str, Any]:
         view = self.program.placements[layer.output.name].view
         return {
@@ -227,7 +221,6 @@ class Printer:
             "shapes": f"{shapes} -> {_dims(layer.output.shape)}",
             "work": work,
             "origin_lines": lines,
-            "fills": list(self.fills(layer)),
             "call": self.call(layer),
             "output": self.pointer(place, place.offset, True),
             "view": self.view_text(layer),
@@ -358,10 +351,8 @@ def _contract(kernel: Kernel, placements: Mapping[str, Placement]) -> Iterator[s
             yield f"{arg.name}: {view.dtype.c} {_dims(view.shape)}, {dense}"
         elif arg.const is not None:
             yield f"{arg.name}: {arg.const.array.dtype.name} [{arg.const.array.size}], packed"
-        elif arg.scratch_bytes:
-            yield f"{arg.name}: scratch of {arg.scratch_bytes} bytes, aligned to 64"
         else:
-            yield f"{arg.name}: element 0 of the tensor"
+            yield f"{arg.name}: scratch of {arg.scratch_bytes} bytes, aligned to 64"
     yield f"r0, r1: which of the {kernel.rows} units along the output's rows to compute"
 
 

@@ -237,13 +237,28 @@ class _Lowering:
                     break
 
     def fill_borders(self, live: Liveness) -> None:
-        """Clear the zero border of a storage right before its first layer."""
+        """Let the first layer that writes a storage clear its zero border.
+
+        On the CPU its kernel does so before its first row; a GPU's work items cannot wait for one
+        another, so there the fill is a launch of its own.
+        """
         from aotgen.schedule.nest import border_fill
 
         for storage, (first, _) in live.spans.items():
-            if storage.has_border and live.owner(storage) is storage:
-                kernel = border_fill(storage.view, self.target)
-                self.layers[first].fills.append((self.function(kernel, "border"), storage))
+            if not storage.has_border or live.owner(storage) is not storage:
+                continue
+            layer, fill = self.layers[first], border_fill(storage.view, self.target)
+            if self.target.device == "gpu":
+                layer.fills.append((self.function(fill, "border"), storage))
+                continue
+            for arg in layer.kernel.args:
+                if arg.is_output and arg.value is not None:
+                    place = self.place(arg.value)
+                    if place.storage is storage:
+                        at = storage.origin - place.offset - arg.offset
+                        layer.kernel = with_border(layer.kernel, fill, arg.name, at)
+                        layer.function = self.function(layer.kernel, layer.template)
+                        break
 
     def bind(self, layer: Layer, arena: ArenaMap) -> None:
         """Give every pointer of the call its address."""
@@ -261,6 +276,22 @@ class _Lowering:
             else:
                 layer.operands.append(Operand(arg, None, scratch))
                 scratch += -(-arg.scratch_bytes // ALIGN) * ALIGN
+
+
+def with_border(kernel: Kernel, fill: Kernel, output: str, at: int) -> Kernel:
+    """``kernel`` that first clears the border of its output's storage when it computes row 0.
+
+    Args:
+        fill: of ``border_fill``: takes a pointer to the storage's logical element 0.
+        output: C name of the kernel's output pointer.
+        at: elements from that pointer to the storage's logical element 0.
+    """
+    pointer = f"{output} + {at}" if at > 0 else f"{output} - {-at}" if at < 0 else output
+    start = kernel.body.index("{", kernel.body.index("void @KERNEL@(")) + 1
+    call = f"\n    if (r0 == 0) {{\n        @KERNEL@_border({pointer}, 0, {fill.rows});\n    }}"
+    border = fill.body.replace("@KERNEL@", "@KERNEL@_border").strip("\n")
+    body = kernel.body[:start] + call + kernel.body[start:]
+    return replace(kernel, body=f"{border}\n\n{body}", math=kernel.math | fill.math)
 
 
 def lower(graph: Graph, plan: Plan, target: Target, prefix: str) -> Program:

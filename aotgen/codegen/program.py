@@ -47,7 +47,7 @@ class Layer:
         config: its knobs.
         group: None for a layout copy.
         weights: (byte offset, bytes) in the weights of each packed constant.
-        fills: storages whose zero border is cleared before this layer, with the function for it.
+        fills: on a GPU, storages whose border is cleared before this layer, with the function.
         reads: activations that it reads, one entry an argument.
     """
 

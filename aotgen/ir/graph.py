@@ -156,7 +156,7 @@ class Graph:
     """A model. ``nodes`` are in an order in which they can run.
 
     Attributes:
-        name: a C identifier-like name of the model.
+        name: of the model, as its file is called.
         inputs: in the model file's order; the file's own layout (NCHW for ONNX).
         outputs: in the model file's order; a value may be an input, a constant, or appear twice.
         output_names: the model file's names of the outputs, parallel to ``outputs``.

@@ -16,8 +16,11 @@ MOST_CALLS = {"resnet18": 23, "mobilenet_v2": 54, "squeezenet1_1": 30, "transfor
 
 @pytest.mark.parametrize("name", MOST_CALLS)
 def test_kernel_calls(name: str, compiled) -> None:
-    layers = compiled(name, "host").manifest["layers"]
+    project = compiled(name, "host")
+    layers = project.manifest["layers"]
     assert len(layers) <= MOST_CALLS[name]
+    source = (project.folder / "src" / f"{name}.c").read_text()
+    assert len(re.findall(rf"^    {name}_\w+_[0-9a-f]{{8}}\(", source, re.M)) == len(layers)
     assert not any(layer["layout_copy"] for layer in layers)
 
 

@@ -6,7 +6,6 @@ node with the functions that the op family modules register, and folds shape cha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -86,15 +85,7 @@ def _run(
     file = read(source)
     inputs = bind_inputs(file.proto.graph, shapes, dims, file.label)
     proto = write_out_functions(file.proto, file.opsets.get("", 0), inputs.types)
-    importer = Importer(replace(file, proto=proto), inputs, name or identifier(file.stem))
+    importer = Importer(replace(file, proto=proto), inputs, name or file.stem or "model")
     with np.errstate(all="ignore"):
         importer.run()
     return importer
-
-
-def identifier(text: str) -> str:
-    """A C identifier of at most 40 characters that reminds of ``text``."""
-    words = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower()[:40].strip("_")
-    if not words:
-        return "model"
-    return words if words[0].isalpha() else f"m_{words}"[:40]
