@@ -22,6 +22,10 @@ from aotgen.schedule.plan import Plan, is_view_group
 from aotgen.target.target import Target
 
 
+SEARCH_ROUNDS = {"speed": 400, "ram": 4000, "flash": 400}
+"""How long the arena's planner searches when no greedy order reaches the lower bound."""
+
+
 class _Weights:
     """Collects packed constants; equal bytes are stored once."""
 
@@ -62,7 +66,8 @@ class _Lowering:
         used = {f for layer in self.layers for f in (layer.function, *(n for n, _ in layer.fills))}
         live.steps = [self.step(layer) for layer in self.layers]
         allocations, names = live.allocations()
-        arena = plan_arena(allocations)
+        rounds = SEARCH_ROUNDS[self.target.optimize]
+        arena = plan_arena(allocations, rounds=rounds)
         for layer in self.layers:
             self.bind(layer, arena)
         return Program(
