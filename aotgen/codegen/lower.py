@@ -21,7 +21,6 @@ from aotgen.schedule.base import Config, Kernel, PackedConst, View, Views
 from aotgen.schedule.plan import Plan, is_view_group
 from aotgen.target.target import Target
 
-
 SEARCH_ROUNDS = {"speed": 400, "ram": 4000, "flash": 400}
 """How long the arena's planner searches when no greedy order reaches the lower bound."""
 
