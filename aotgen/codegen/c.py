@@ -211,7 +211,7 @@ class Printer:
         work = f"; {layer.macs} MACs" if layer.macs else ""
         made_by = f"{layer.template} {knobs}".strip()
         origin = ", ".join(layer.origin) or "the graph"
-        lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), COLUMNS - 10)
+        lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), COLUMNS - 12)
         place = self.program.placements[layer.output.name]
         return {
             "index": layer.index,
