@@ -102,7 +102,7 @@ class _Fusion:
                 user = self.next_of(nodes[-1])
                 if user is None:
                     break
-                if _is_epilogue(nodes[-1].output, user, constants_only=rows):
+                if _is_epilogue(nodes[-1].output, user, on_rows=rows):
                     nodes.append(user)
                 elif anchor.op == "matmul" and not rows and _is_row_op(nodes[-1].output, user):
                     nodes.append(user)
@@ -168,8 +168,10 @@ def _group(nodes: list[Node], used: dict[str, int]) -> Group:
     return Group(nodes, anchor, name)
 
 
-def _is_epilogue(value: Value, user: Node, *, constants_only: bool) -> bool:
-    """``user`` computes f32 of value's shape from value and operands that an epilogue can load."""
+def _is_epilogue(value: Value, user: Node, *, on_rows: bool) -> bool:
+    """``user`` computes f32 of value's shape from value and operands that an epilogue can load;
+    ``on_rows``, behind a row op, constants of one row or one number alone.
+    """
     if not broadcasts(user) or user.output.type != value.type:
         return False
     return all(
@@ -177,7 +179,7 @@ def _is_epilogue(value: Value, user: Node, *, constants_only: bool) -> bool:
         or (
             other.dtype is DType.F32
             and _is_loadable(other, value.type.shape)
-            and (other.is_const or not constants_only)
+            and (not on_rows or (other.is_const and _is_row_constant(other, value.type.shape)))
         )
         for other in user.args
     )
@@ -189,6 +191,11 @@ def _is_loadable(value: Value, shape: Shape) -> bool:
     if own == shape or all(n == 1 for n in own):
         return True
     return own[-1] == shape[-1] and all(n == 1 for n in own[:-1])
+
+
+def _is_row_constant(value: Value, shape: Shape) -> bool:
+    """One number, or one per index of the last axis; no tensor of the whole shape."""
+    return value.type.numel == 1 or value.type.shape != shape
 
 
 def _reads_once(node: Node) -> bool:

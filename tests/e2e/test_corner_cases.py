@@ -77,6 +77,19 @@ def test_constant_left_operand(opt_level: int, tmp_path: Path) -> None:
     check(models.model(nodes, {"x": (4, 5)}, {"y": (3, 5)}, constants), tmp_path, opt_level)
 
 
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("shape", [(10,), (1, 10), (6, 10), (6, 1), (1,)])
+def test_constants_behind_a_softmax(rows: int, shape: tuple[int, ...], tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"], axis=-1),
+        helper.make_node("Mul", ["b", "c"], ["y"]),
+    ]
+    constants = {"w": weights(0, 8, 10), "c": weights(1, *shape)}
+    out = np.broadcast_shapes((rows, 10), shape)
+    check(models.model(nodes, {"x": (rows, 8)}, {"y": out}, constants), tmp_path)
+
+
 def test_scratch_and_values_have_names_of_their_own(tmp_path: Path) -> None:
     nodes = [helper.make_node("Conv", ["c1.scratch", "w"], ["y"], "c1")]
     constants = {"w": weights(0, 4, 3, 3, 3)}

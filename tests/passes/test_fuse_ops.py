@@ -54,6 +54,17 @@ def test_epilogue_refuses_other_broadcasts() -> None:
     )
 
 
+def test_behind_a_row_op_only_constants_of_a_row_join() -> None:
+    def groups(*shape: int) -> list[str]:
+        net = Net()
+        y = net.op("matmul", net.input(4, 3), net.const(3, 6), None, trans_b=False)
+        y = net.op("softmax", y, axis=1)
+        return fused(net.output(net.op("mul", y, net.const(*shape))))
+
+    assert groups(6) == groups(1) == groups(1, 6) == ["matmul softmax mul"]
+    assert groups(4, 6) == groups(4, 1) == ["matmul softmax", "mul"]
+
+
 def test_epilogue_is_f32_only() -> None:
     net = Net()
     y = net.conv_nhwc(net.input(1, 4, 4, 3), 5)
