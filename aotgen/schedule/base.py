@@ -14,6 +14,7 @@ its view.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -61,6 +62,13 @@ class View:
         return all(
             n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True)
         )
+
+    @property
+    def has_even_rows(self) -> bool:
+        """Whether all axes but the last count as one axis."""
+        outer = zip(self.shape[:-1], self.strides[:-1], strict=True)
+        axes = [(n, s) for n, s in outer if n != 1]
+        return all(wide == n * s for (_, wide), (n, s) in itertools.pairwise(axes))
 
     def border_of(self, axis: int) -> tuple[int, int]:
         return self.border[axis] if self.border else (0, 0)
@@ -125,16 +133,20 @@ class Need:
             for none.
         unit_inner: the last axis must have stride 1.
         dense: the view must be dense.
+        even_rows: rows, the vectors along the last axis, must lie at one distance from each other.
         layout: the view must have this layout.
     """
 
     border: tuple[tuple[int, int], ...] = ()
     unit_inner: bool = False
     dense: bool = False
+    even_rows: bool = False
     layout: Layout = "strided"
 
     def met_by(self, view: View) -> bool:
         if view.layout != self.layout or (self.dense and not view.is_dense):
+            return False
+        if self.even_rows and not view.has_even_rows:
             return False
         if self.unit_inner and view.shape and view.shape[-1] != 1 and view.strides[-1] != 1:
             return False

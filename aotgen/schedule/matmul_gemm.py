@@ -25,6 +25,7 @@ from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
 from aotgen.schedule.packing import pack_panels, pad_channels, panel_floats
 from aotgen.target.target import Target
+from aotgen.te.epilogue import row_stage
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,10 @@ class MatmulTemplate(DenseTemplate):
         found = fused_needs(group)
         a = group.nodes[0].input(0)
         return found if a.is_const else {**found, a.name: Need(unit_inner=True)}
+
+    def output_need(self, group: Group, target: Target, config: Config) -> Need:
+        """A row epilogue counts rows over all leading axes together."""
+        return Need(unit_inner=True, even_rows=row_stage(group) is not None)
 
 
 class MatmulGemm(MatmulTemplate):

@@ -230,13 +230,16 @@ def row_epilogue(group: Group, target: Target, view: View) -> RowEpilogue | None
 
 
 def _row_view(shape: tuple[int, ...], view: View) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(rows, columns) and strides of an output as a matrix."""
-    columns, rows, stride = shape[-1], shape[-2], view.strides[-2]
-    for axis in range(len(shape) - 3, -1, -1):
-        if shape[axis] != 1 and view.strides[axis] != rows * stride:
-            raise InternalError("a row epilogue needs an output whose rows are evenly spaced")
-        rows *= shape[axis]
-    return (rows, columns), (stride, view.strides[-1])
+    """(rows, columns) and strides of an output as a matrix.
+
+    Raises:
+        InternalError: the rows are not evenly spaced, which ``Need.even_rows`` rules out.
+    """
+    if not view.has_even_rows:
+        raise InternalError("a row epilogue needs an output whose rows are evenly spaced")
+    axes = [s for n, s in zip(shape[:-1], view.strides[:-1], strict=True) if n != 1]
+    stride = axes[-1] if axes else shape[-1]
+    return (int(np.prod(shape[:-1])), shape[-1]), (stride, view.strides[-1])
 
 
 def _reshaped(rows: Tensor, shape: tuple[int, ...]) -> Tensor:

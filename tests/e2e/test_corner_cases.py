@@ -90,6 +90,31 @@ def test_constants_behind_a_softmax(rows: int, shape: tuple[int, ...], tmp_path:
     check(models.model(nodes, {"x": (rows, 8)}, {"y": out}, constants), tmp_path)
 
 
+ROWS = {
+    "heads": ([("Transpose", "b", {"perm": [0, 2, 1, 3]}), ("Reshape", "c s", {})], (2, 4, 6, 8)),
+    "batches": ([("Transpose", "b", {"perm": [1, 0, 2, 3]}), ("Relu", "c", {})], (2, 4, 6, 8)),
+    "next to another": ([("Concat", "b q", {"axis": 3}), ("Relu", "c", {})], (2, 4, 6, 8)),
+    "before another": ([("Concat", "b b", {"axis": 1}), ("Relu", "c", {})], (2, 4, 6, 8)),
+    "one row": ([("Concat", "b q", {"axis": 3}), ("Relu", "c", {})], (3, 2, 1, 8)),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_finished_rows_may_be_wanted_in_another_order(case: str, tmp_path: Path) -> None:
+    """A softmax on the rows of a product, whose output a view op wants strided."""
+    (first, second), shape = ROWS[case]
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"], axis=-1),
+        helper.make_node(first[0], first[1].split(), ["c"], **first[2]),
+        helper.make_node(second[0], second[1].split(), ["d"], **second[2]),
+        helper.make_node("Exp", ["d"], ["y"]),
+    ]
+    constants = {"k": weights(0, 8, 5), "s": np.array([2, 6, -1], np.int64)}
+    out = tuple(["n"] * (3 if case == "heads" else 4))
+    check(models.model(nodes, {"q": shape}, {"y": out}, constants), tmp_path)
+
+
 def test_scratch_and_values_have_names_of_their_own(tmp_path: Path) -> None:
     nodes = [helper.make_node("Conv", ["c1.scratch", "w"], ["y"], "c1")]
     constants = {"w": weights(0, 4, 3, 3, 3)}
