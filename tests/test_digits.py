@@ -10,6 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 
+from support import require_module
+
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 sys.path.insert(0, str(DIGITS))
 
@@ -34,7 +36,7 @@ def test_stored_network_is_small_and_valid() -> None:
 
 
 def test_training_gradients_agree_with_finite_differences() -> None:
-    pytest.importorskip("sklearn")
+    require_module("sklearn")
     import train
 
     rng = np.random.default_rng(0)

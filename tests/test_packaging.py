@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -10,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from support import require_module
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if importlib.util.find_spec("hatchling") is None:
-        pytest.skip("hatchling is not installed")
+    require_module("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     argv = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation"]
     subprocess.run([*argv, "--quiet", "-w", str(folder)], check=True, timeout=120)

@@ -14,7 +14,7 @@ from onnx import helper
 
 import aotgen
 from aotgen.builder import build_project
-from support import require_tool
+from support import require, require_tool
 from tests.e2e.conftest import difference
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
@@ -49,8 +49,7 @@ def nest_only() -> onnx.ModelProto:
 @pytest.fixture
 def opencl() -> None:
     require_tool("cmake", "gcc")
-    if ctypes.util.find_library("OpenCL") is None:
-        require_tool("an OpenCL driver (pocl-opencl-icd)")
+    require(ctypes.util.find_library("OpenCL") is not None, "an OpenCL driver")
 
 
 def check(path: Path, feeds: dict[str, np.ndarray], folder: Path) -> None:
