@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
 from aotgen.schedule.pool2d import Pool2d
 from aotgen.target.host import detect_host
 from aotgen.target.target import Isa, Target
+from support import require_tool
 
 DIRECT, POINTWISE, FIRST = Conv2dDirect(), Conv2dPointwise(), Conv2dFirst()
 DEPTHWISE, GEMM, BATCH, POOL = Conv2dDepthwise(), MatmulGemm(), MatmulBatch(), Pool2d()
@@ -288,15 +288,13 @@ def test_every_template_matches_float64(isa: Isa, tmp_path: Path) -> None:
 
 
 def test_neon_under_emulation(tmp_path: Path) -> None:
-    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
-    if compiler is None or emulator is None:
-        pytest.skip("needs aarch64-linux-gnu-gcc and qemu-aarch64")
+    require_tool("aarch64-linux-gnu-gcc", "qemu-aarch64")
     check_cases(
         all_cases() + remainder_cases()[::3],
         target_of("neon"),
         tmp_path,
-        cc=compiler,
-        emulator=(emulator, "-L", "/usr/aarch64-linux-gnu"),
+        cc="aarch64-linux-gnu-gcc",
+        emulator=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"),
         extra=("-O1",),
     )
 
@@ -304,8 +302,7 @@ def test_neon_under_emulation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
 def test_no_access_outside_views(compiler: str, tmp_path: Path) -> None:
     """Each tensor has its own block with just the border asked for: the sanitizer sees the rest."""
-    if shutil.which(compiler) is None:
-        pytest.skip(f"needs {compiler}")
+    require_tool(compiler)
     require_isa("avx2")
     flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     check_cases(all_cases(), target_of("avx2"), tmp_path, cc=compiler, extra=flags)

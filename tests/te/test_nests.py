@@ -4,7 +4,6 @@ warning from either compiler, and clean under the sanitizers.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from te.nest_cases import all_cases, fused, norms, reductions
 from te.nest_harness import Build, compare, run_build
 
 from aotgen.target.target import Target
+from support import require_tool
 
 SANITIZE = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 CONFIGURATIONS = [
@@ -29,8 +29,9 @@ def runs_here(isa: str) -> bool:
 
 @pytest.mark.parametrize(("isa", "compiler", "flags"), CONFIGURATIONS)
 def test_nests_match_numpy(isa: str, compiler: str, flags: list[str], tmp_path: Path) -> None:
-    if not shutil.which(compiler) or not runs_here(isa):
-        pytest.skip(f"needs {compiler} and a core with {isa}")
+    require_tool(compiler)
+    if not runs_here(isa):
+        pytest.skip(f"needs a core with {isa}")
     build = Build(all_cases(), Target(isa))  # type: ignore[arg-type]
     results = run_build(build, tmp_path, compiler, flags)
     wrong = [compare(c, r) for c, r in zip(build.cases, results, strict=True)]
@@ -45,11 +46,8 @@ def test_flash_nests_match_numpy(tmp_path: Path) -> None:
     assert [w for w in wrong if w] == []
 
 
-@pytest.mark.skipif(
-    not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
-    reason="needs the aarch64 compiler and qemu-user",
-)
 def test_neon_nests_match_numpy(tmp_path: Path) -> None:
+    require_tool("aarch64-linux-gnu-gcc", "qemu-aarch64")
     build = Build([*reductions(), *norms(), *fused()], Target("neon"))
     results = run_build(build, tmp_path, "aarch64-linux-gnu-gcc -static", ["-O1"], ["qemu-aarch64"])
     wrong = [compare(c, r) for c, r in zip(build.cases, results, strict=True)]

@@ -11,8 +11,13 @@ from te.opencl_harness import available, run_opencl
 
 from aotgen.schedule.nest import NestTemplate
 from aotgen.target.target import Target
+from support import require
 
-pytestmark = pytest.mark.skipif(not available(), reason="needs an OpenCL driver and headers")
+
+@pytest.fixture(autouse=True)
+def opencl() -> None:
+    require(available(), "an OpenCL driver with its headers")
+
 
 TARGET = Target("scalar", device="gpu")
 
