@@ -15,8 +15,12 @@ from aotgen.ir.verifier import verify as verify_graph
 from aotgen.passes.base import Pass
 from aotgen.passes.canonicalize_cast import CanonicalizeCast
 from aotgen.passes.canonicalize_ops import CanonicalizeOps
+from aotgen.passes.combine_parallel_batch_matmul import CombineParallelBatchMatmul
+from aotgen.passes.combine_parallel_conv2d import CombineParallelConv2d
+from aotgen.passes.combine_parallel_dense import CombineParallelDense
 from aotgen.passes.dead_code import DeadCode
 from aotgen.passes.eliminate_common_subexpr import EliminateCommonSubexpr
+from aotgen.passes.fast_math import FastMath
 from aotgen.passes.fold_constant import FoldConstant
 from aotgen.passes.fold_scale_axis import FoldScaleAxis
 from aotgen.passes.fuse_ops import FuseOps, single_groups
@@ -36,7 +40,15 @@ SIMPLIFICATIONS: tuple[Pass, ...] = (
 )
 """Repeated until nothing changes."""
 
-PASSES: tuple[Pass, ...] = (*SIMPLIFICATIONS, FuseOps(), OrderGroups())
+PASSES: tuple[Pass, ...] = (
+    *SIMPLIFICATIONS,
+    CombineParallelConv2d(),
+    CombineParallelDense(),
+    CombineParallelBatchMatmul(),
+    FastMath(),
+    FuseOps(),
+    OrderGroups(),
+)
 """All passes, in the order in which they run."""
 
 MAX_ROUNDS = 10

@@ -18,6 +18,7 @@ from aotgen.schedule.copy import border_fill, copy_nest, scan_kernel
 from aotgen.target.target import Target
 from aotgen.te.compute import Tensor, placeholder
 from aotgen.te.deep import deep
+from aotgen.te.definition import definition
 from aotgen.te.expr import Buffer, Load
 from aotgen.te.index import Index, of_atom
 from aotgen.te.kernel import Output, Request, nest_kernel, scatter_kernel
@@ -100,10 +101,7 @@ def group_tensors(group: Group) -> tuple[Tensor, ...]:
     """
     known: dict[Value, Tensor] = {v: placeholder(v) for v in group.inputs}
     for node in group.nodes:
-        rule = op_def(node.op).compute
-        if rule is None:
-            raise InternalError(f"op {node.op!r} has no compute definition")
-        made = rule(node, [None if v is None else known[v] for v in node.inputs])
+        made = definition(node, [None if v is None else known[v] for v in node.inputs])
         known.update(zip(node.outputs, made, strict=True))
     return tuple(known[v] for v in group.outputs)
 

@@ -18,6 +18,7 @@ from aotgen.te.index import Axis, Div, Extremum, Index, Mod
 
 MATH = frozenset(
     ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "pow"]
+    + ["fast_exp", "fast_tanh", "fast_sigmoid", "fast_erf"]
 )
 """Functions of simd/math: ``s_exp`` of one float, ``vexp`` of a vector."""
 

@@ -71,6 +71,7 @@ class ClPrinter(CPrinter):
         return name
 
     def special(self, fn: str, dtype: DType, args: Sequence[str]) -> str:
+        fn = fn.removeprefix("fast_")  # the device's own functions are as fast as they come
         one = "1.0f" if dtype is DType.F32 else "1.0"
         if fn == "sigmoid":
             return f"({one} / ({one} + exp(-{args[0]})))"

@@ -15,14 +15,14 @@ from typing import Literal
 import numpy as np
 
 from aotgen.errors import InternalError
-from aotgen.ir.graph import Group, Node, Value
+from aotgen.ir.graph import Group, Value
 from aotgen.ir.types import DType
-from aotgen.ops.registry import op_def
 from aotgen.schedule.base import Arg, PackedConst, View
 from aotgen.target.target import Target
 from aotgen.te.c_printer import CPrinter
 from aotgen.te.compute import Tensor, compute, memory, placeholder
 from aotgen.te.deep import deep
+from aotgen.te.definition import definition
 from aotgen.te.emit import Emitter, Lanes, bare, render_block
 from aotgen.te.expr import Buffer, Expr, Param, const
 from aotgen.te.index import Axis, Index
@@ -115,7 +115,7 @@ def epilogue(group: Group, target: Target) -> Epilogue:
             None if v is None else _operand(v, known, inputs, anchor.output, varies)
             for v in node.inputs
         ]
-        known[id(node.output)] = _compute(node, operands)
+        known[id(node.output)] = definition(node, operands)[0]
     last = nodes[-1].output if nodes else anchor.output
     result = known[id(last)](*(Index((), 0) for _ in last.shape))
     if result == x:
@@ -137,14 +137,6 @@ def epilogue(group: Group, target: Target) -> Epilogue:
 def _anywhere(value: Value, expr: Expr) -> Tensor:
     """A tensor that is ``expr`` at every index."""
     return compute(value.shape, value.dtype, lambda *_: expr)
-
-
-def _compute(node: Node, operands: list[Tensor | None]) -> Tensor:
-    rule = op_def(node.op).compute
-    if rule is None:
-        raise InternalError(f"op {node.op!r} has no compute definition")
-    made: Tensor = rule(node, operands)[0]
-    return made
 
 
 def _operand(
@@ -215,7 +207,7 @@ def row_epilogue(group: Group, target: Target, view: View) -> RowEpilogue | None
                     packed = PackedConst(name, np.ascontiguousarray(value.const).reshape(-1), value)
                     args.append(Arg(name, "const float *", const=packed))
             operands.append(None if value is None else known[id(value)])
-        known[id(node.output)] = _compute(node, operands)
+        known[id(node.output)] = definition(node, operands)[0]
     last = known[id(nodes[-1].output)]
     final = Tensor(shape, last.dtype, _row_reader(last), names=("m", "n"))
     nest = build(final, strides, all_strides)
