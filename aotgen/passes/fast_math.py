@@ -24,7 +24,9 @@ class FastMath(Pass):
     def run(self, graph: Graph) -> bool:
         changed = False
         for node in graph.nodes:
-            if node.op in OPS and is_plain_node(node) and is_f32(*node.outputs):
+            if node.op not in OPS or "fast_math" in node.attrs:
+                continue
+            if is_plain_node(node) and is_f32(*node.outputs):
                 node.attrs["fast_math"] = True
                 changed = True
         return changed

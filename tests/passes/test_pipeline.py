@@ -80,6 +80,10 @@ def test_levels_switch_passes_on() -> None:
         "fold_scale_axis": 3,
         "eliminate_common_subexpr": 3,
         "order_groups": 3,
+        "combine_parallel_conv2d": 4,
+        "combine_parallel_dense": 4,
+        "combine_parallel_batch_matmul": 4,
+        "fast_math": 4,
     }
 
 
