@@ -1,0 +1,134 @@
+"""qconv on one input channel an output: a vector of channels at a time, no scratch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotgen.codegen.environment import render
+from aotgen.ir.graph import Group, Node
+from aotgen.ir.types import DType
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, PackedConst, Template, Views
+from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.quantized import (
+    as_conv,
+    channel_scales,
+    known_zero,
+    modelled_seconds,
+    operands_of,
+    padded_channels,
+    requant_text,
+    title,
+    why_not,
+)
+from aotgen.target.target import Target
+
+
+def _is_depthwise(node: Node) -> bool:
+    if node.op != "qconv" or len(node.input(0).shape) > 4:
+        return False
+    channels = node.input(0).shape[-1]
+    return bool(node.attrs["groups"] == channels == node.output.shape[-1] and channels > 1)
+
+
+class QuantizedDepthwise(Template):
+    """Depthwise convolutions of 8-bit integers with one or two spatial axes."""
+
+    name = "quantized_depthwise"
+
+    def applies(self, group: Group, target: Target) -> str | None:
+        reason = why_not(group, target)
+        if reason is not None:
+            return reason
+        node = group.nodes[0]
+        if not _is_depthwise(node) or node.input(0).dtype not in (DType.I8, DType.U8):
+            return "needs a depthwise convolution of 8-bit integers"
+        zero = node.optional(3)
+        return None if zero is None or zero.is_const else "needs a constant zero point"
+
+    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
+        return ()
+
+    def default(self, group: Group, target: Target) -> Config:
+        return Config()
+
+    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
+        return {group.nodes[0].input(0).name: Need(unit_inner=True)}
+
+    def output_need(self, group: Group, target: Target, config: Config) -> Need:
+        return Need(unit_inner=True)
+
+    def cost(self, group: Group, target: Target, config: Config) -> float:
+        return modelled_seconds(group.nodes[0], target, 0.25)
+
+    def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
+        node = group.nodes[0]
+        x, y = views[node.input(0)], views[group.output]
+        shape = ConvShape.of(as_conv(node))
+        xs, ys = shape.spatial_strides(x), shape.spatial_strides(y)
+        # x less its zero point is taken in the kernel, where pads add nothing.
+        operands = operands_of(node, fold=False)
+        channels = shape.channels
+        wide = max(channels, target.vl)
+        weights = np.zeros((shape.taps, wide), np.int8)
+        weights[:, :channels] = operands.weights.T
+        inside = []
+        for i in (1, 2):
+            span = (shape.kernel[i] - 1) * shape.dilation[i]
+            first = -(-shape.begin[i] // shape.stride[i])
+            end = (shape.size[i] - 1 - span + shape.begin[i]) // shape.stride[i] + 1
+            first = min(first, shape.out[i])
+            inside.append((first, max(first, min(end, shape.out[i]))))
+        taps = [
+            (h * shape.dilation[1], w * shape.dilation[2])
+            for h in range(shape.kernel[1])
+            for w in range(shape.kernel[2])
+        ]
+        fits = len(taps) + 8 <= target.vector_registers or len(taps) <= 9
+        args = [
+            Arg("x_", f"const {x.dtype.c} *", value=node.input(0)),
+            Arg("w", "const int8_t *", const=PackedConst("w", weights.reshape(-1), node.input(1))),
+        ]
+        for role, ctype, array in (
+            ("bias", "int32_t", operands.bias),
+            ("share", "int32_t", operands.share),
+            ("scale", "float", channel_scales(node)),
+        ):
+            if array is not None:
+                wider = padded_channels(array, 1, channels, wide)
+                args.append(Arg(role, f"const {ctype} *", const=PackedConst(role, wider)))
+        args.append(Arg("y_", f"{y.dtype.c} *", value=group.output, is_output=True))
+        parameters = [f"{a.ctype}restrict {a.name}" for a in args]
+        text = render(
+            "kernels/quantized_depthwise.c.j2",
+            title=title(group),
+            params=", ".join([*parameters, "int32_t r0", "int32_t r1"]),
+            load={DType.I8: "s8", DType.U8: "u8"}[x.dtype],
+            bias=operands.bias is not None,
+            share=operands.share is not None,
+            scale=channel_scales(node) is not None,
+            requant=requant_text(node),
+            bits=y.dtype.size * 8,
+            xtype=x.dtype.c,
+            ytype=y.dtype.c,
+            zero=int(known_zero(node, 3)[0]),
+            kernel=shape.kernel[1:],
+            stride=shape.stride[1:],
+            dilation=shape.dilation[1:],
+            begin=shape.begin[1:],
+            size=shape.size[1:],
+            out=shape.out[1:],
+            inside=inside,
+            unrolled=taps if fits else [],
+            channels=channels,
+            wide=wide,
+            few=channels < target.vl,
+            x_batch=x.strides[0],
+            x_row=xs[1],
+            x_pixel=xs[2],
+            y_batch=y.strides[0],
+            y_row=ys[1],
+            y_position=f"ow * {ys[2]}",
+        )
+        name = f"{node.op}_{x.dtype.value}_depthwise"
+        units = shape.batch * shape.out[1]
+        return Kernel(name, text, tuple(args), units, frozenset({"int8"}))
