@@ -26,7 +26,7 @@ WARM_UP = 3
 
 
 class Side(Protocol):
-    def round_ms(self, count: int) -> list[float]: ...
+    def round_ms(self, count: int, warm_up: int = WARM_UP) -> list[float]: ...
 
 
 class AotgenSide:
@@ -52,8 +52,8 @@ class AotgenSide:
             raise FileNotFoundError(f"{len(found)} bench programs in {folder}, expected one")
         return found[0]
 
-    def round_ms(self, count: int) -> list[float]:
-        command = [str(self.program), "--warmup", str(WARM_UP), "--number", "1"]
+    def round_ms(self, count: int, warm_up: int = WARM_UP) -> list[float]:
+        command = [str(self.program), "--warmup", str(warm_up), "--number", "1"]
         done = subprocess.run(
             [*command, "--repeat", str(count)], check=True, capture_output=True, text=True
         )
@@ -96,8 +96,8 @@ class OrtSide:
         self._process.stdin.flush()
         return self._answer()
 
-    def round_ms(self, count: int) -> list[float]:
-        self._ask(f"run {WARM_UP}")
+    def round_ms(self, count: int, warm_up: int = WARM_UP) -> list[float]:
+        self._ask(f"run {warm_up}")
         times: list[float] = self._ask(f"run {count}")["times_ms"]
         return times
 
@@ -107,13 +107,19 @@ class OrtSide:
 
 
 def interleave(sides: Sequence[Side], rounds: int) -> list[list[float]]:
-    """For each side its minimum in each round; every second round takes the sides in reverse."""
-    counts = [max(1, min(1000, round(ROUND_SECONDS * 1e3 / min(s.round_ms(2))))) for s in sides]
+    """For each side its minimum in each round; every second round takes the sides in reverse.
+
+    A round lasts about ROUND_SECONDS, and one inference at least; so does its warm-up.
+    """
+    inferences = [ROUND_SECONDS * 1e3 / min(side.round_ms(2, 1)) for side in sides]
+    counts = [max(1, min(1000, round(number))) for number in inferences]
+    warm_ups = [max(1, min(WARM_UP, round(number))) for number in inferences]
     minima: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
         order = range(len(sides))
         for index in order if number % 2 == 0 else reversed(order):
-            minima[index].append(min(sides[index].round_ms(counts[index])))
+            times = sides[index].round_ms(counts[index], warm_ups[index])
+            minima[index].append(min(times))
     return minima
 
 
@@ -141,6 +147,13 @@ def machine() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, load average {os.getloadavg()[0]:.1f}"
+
+
+def size(number: int) -> str:
+    """Bytes in KB or MB (powers of ten), with two or three digits."""
+    if number < 1e5:
+        return f"{number / 1e3:.1f} KB"
+    return f"{number / 1e3:.0f} KB" if number < 1e6 else f"{number / 1e6:.1f} MB"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

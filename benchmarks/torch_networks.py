@@ -7,6 +7,7 @@ inference; do_constant_folding=False and TrainingMode.PRESERVE keep it a node of
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import networks
@@ -34,6 +35,42 @@ class DsCnn(nn.Module):
         return functional.softmax(self.fc(torch.flatten(pooled, 1)), dim=1)
 
 
+class MobileNetV1(nn.Module):
+    """MobileNet, width 1.0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = self._conv(3, 32, 3, 2)
+        cin = 32
+        rows = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)]
+        for cout, stride in [*rows, *[(512, 1)] * 5, (1024, 2), (1024, 1)]:
+            layers += self._conv(cin, cin, 3, stride, cin) + self._conv(cin, cout, 1)
+            cin = cout
+        self.features = nn.Sequential(*layers)
+        self.fc = nn.Linear(1024, 1000)
+
+    @staticmethod
+    def _conv(cin: int, cout: int, k: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+        conv = nn.Conv2d(cin, cout, k, stride, k // 2, groups=groups, bias=False)
+        return [conv, nn.BatchNorm2d(cout), nn.ReLU6()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = functional.adaptive_avg_pool2d(self.features(x), 1)
+        result: Tensor = self.fc(torch.flatten(pooled, 1))
+        return result
+
+
+class FcAutoencoder(nn.Sequential):
+    """Anomaly-detection autoencoder of MLPerf Tiny."""
+
+    def __init__(self) -> None:
+        widths = (640, 128, 128, 128, 128, 8, 128, 128, 128, 128)
+        layers: list[nn.Module] = []
+        for cin, cout in pairwise(widths):
+            layers += [nn.Linear(cin, cout), nn.BatchNorm1d(cout, eps=1e-3), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(128, 640))
+
+
 class EncoderLayer(nn.Module):
     """Post-norm encoder layer with exact GELU."""
 
@@ -57,28 +94,34 @@ class EncoderLayer(nn.Module):
         return result
 
 
-def _torchvision(name: str) -> Callable[[], nn.Module]:
+def _torchvision(name: str, **options: bool) -> Callable[[], nn.Module]:
     def construct() -> nn.Module:
         import torchvision.models as models
 
-        module: nn.Module = getattr(models, name)(weights=None)
+        found = getattr(models, name, None) or getattr(models.video, name)
+        module: nn.Module = found(weights=None, **options)
         return module
 
     return construct
 
 
+_TORCHVISION = ("resnet18", "resnet50", "r3d_18", "mobilenet_v2", "mobilenet_v3_small")
+_TORCHVISION += ("squeezenet1_1", "vgg16", "densenet121")
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
-    "resnet18": _torchvision("resnet18"),
-    "mobilenet_v2": _torchvision("mobilenet_v2"),
-    "squeezenet1_1": _torchvision("squeezenet1_1"),
+    **{name: _torchvision(name) for name in _TORCHVISION},
+    "inception_v3": _torchvision("inception_v3", aux_logits=False, init_weights=False),
+    "mobilenet_v1": MobileNetV1,
     "ds_cnn": DsCnn,
+    "fc_autoencoder": FcAutoencoder,
     "transformer": lambda: nn.Sequential(*(EncoderLayer() for _ in range(4))),
 }
 
 
 def calibrate(module: nn.Module, x: Tensor) -> None:
     """Draw BatchNorm's parameters; take its statistics from one pass over `x` and perturb them."""
-    norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    norms = [layer for layer in module.modules() if isinstance(layer, kinds)]
     for layer in norms:
         nn.init.uniform_(layer.weight, 0.5, 1.5)
         nn.init.uniform_(layer.bias, -0.3, 0.3)
@@ -101,7 +144,8 @@ def export(name: str, folder: Path) -> Path:
     shape = networks.NETWORKS[name].input_shape
     with torch.no_grad():
         module = MODULES[name]()
-        calibrate(module, torch.randn(*shape))
+        batch = 256 if len(shape) == 2 else 1
+        calibrate(module, torch.randn(batch, *shape[1:]))
         x = torch.from_numpy(networks.sample_input(name))
         y = module(x).numpy()
         torch.onnx.export(

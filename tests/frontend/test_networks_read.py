@@ -10,8 +10,16 @@ from aotgen.ir.interpreter import run
 from aotgen.ir.verifier import verify
 from benchmarks import networks
 
+LARGE = {"vgg16", "r3d_18"}
 
-@pytest.mark.parametrize("name", sorted(networks.NETWORKS))
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else [])
+        for name in sorted(networks.NETWORKS)
+    ],
+)
 def test_network(name: str) -> None:
     proto = networks.build(name)
     assert check(proto) == []
@@ -22,7 +30,7 @@ def test_network(name: str) -> None:
     (got,) = run(graph, {graph.inputs[0].name: x}).values()
     (want,) = networks.session(proto).run(None, {graph.inputs[0].name: x})
     assert got.shape == want.shape
-    assert np.abs(got - want).max() / np.abs(want).max() < 1e-5
+    assert np.abs(got - want).max() / np.abs(want).max() < 5e-5
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "squeezenet1_1"])

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 from passes.builders import ops
@@ -15,27 +10,20 @@ from aotgen.frontend.onnx import load
 from aotgen.ir import interpreter
 from aotgen.passes.fuse_ops import kernel_calls
 from aotgen.passes.pipeline import run_passes
+from benchmarks import networks
 
 MOST_CALLS = {
     "resnet18": 23,
+    "resnet50": 56,
+    "mobilenet_v1": 29,
     "mobilenet_v2": 54,
     "squeezenet1_1": 30,
+    "densenet121": 187,
+    "inception_v3": 109,
     "ds_cnn": 12,
+    "fc_autoencoder": 10,
     "transformer": 40,
 }
-
-
-def _networks() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "networks.py"
-    spec = importlib.util.spec_from_file_location("benchmark_networks", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-networks = _networks()
 
 
 @pytest.mark.parametrize("name", MOST_CALLS)
@@ -50,4 +38,4 @@ def test_network(name: str) -> None:
     else:
         assert ops(graph)["transpose"] == 16
     (got,) = interpreter.run(graph, {"input": x}).values()
-    assert np.max(np.abs(got - want)) <= 1e-5 * np.max(np.abs(want))
+    assert np.max(np.abs(got - want)) <= 5e-5 * np.max(np.abs(want))
