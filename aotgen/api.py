@@ -159,7 +159,7 @@ def compile(
     check_output(folder, force)
     progress("reading the model")
     graph = load(source, options.shapes, options.dims)
-    model_bytes = _self_contained(source)
+    whole = _self_contained(source)
     progress("running the passes")
     graph = optimise(graph, options, observer)
 
@@ -167,7 +167,7 @@ def compile(
 
     progress("planning and writing the project")
     with new_folder(folder) as fresh:
-        generate(graph, the_board, target, options, fresh, model_bytes)
+        generate(graph, the_board, target, options, fresh, whole, observer=observer)
     return Project(folder, the_board)
 
 
@@ -202,18 +202,17 @@ def _board_name(board: str | os.PathLike[str]) -> str | Path:
     return board if isinstance(board, str) else Path(board)
 
 
-def _self_contained(path: Path) -> bytes:
-    """The bytes of a model that ``load`` has accepted, with external data drawn into the file."""
-    data = path.read_bytes()
-    if b"location" not in data:  # the key that every reference to external data has
-        return data
+def _self_contained(path: Path) -> bytes | Path:
+    """A model that ``load`` has accepted: its file, or its bytes with external data drawn in."""
+    if not _mentions(path, b"location"):  # the key that every reference to external data has
+        return path
     import onnx
     from google.protobuf.message import EncodeError
 
     from aotgen.frontend.onnx.tensors import is_external
 
-    if not is_external(onnx.load_from_string(data)):
-        return data
+    if not is_external(onnx.load(str(path), load_external_data=False)):
+        return path
     try:
         whole: bytes = onnx.load(str(path)).SerializeToString(deterministic=True)
         return whole
@@ -221,6 +220,17 @@ def _self_contained(path: Path) -> bytes:
         raise ModelError(
             f"{path}: the model and its external data do not fit into one file of 2 GB"
         ) from error
+
+
+def _mentions(path: Path, text: bytes) -> bool:
+    """Whether a file contains ``text``, without holding all of it."""
+    end = b""
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            if text in end + chunk:
+                return True
+            end = chunk[-len(text) :]
+    return False
 
 
 def check_output(folder: Path, force: bool) -> None:

@@ -53,14 +53,14 @@ class Layer:
     Attributes:
         index: its number in the trace.
         name: of the Group.
-        output: name of the value that it computes.
+        outputs: names of the values that it computes, in the order of its records in a trace.
         origin: the model file's nodes that it does the work of.
         weights_crc: CRC-32 of its packed weights as 8 hex digits, empty when it has none.
     """
 
     index: int
     name: str
-    output: str
+    outputs: tuple[str, ...]
     origin: tuple[str, ...]
     weights_crc: str
 
@@ -113,7 +113,7 @@ class Manifest:
             Layer(
                 index=int(entry["index"]),
                 name=str(entry["name"]),
-                output=str(entry["output"]),
+                outputs=tuple(entry["outputs"]),
                 origin=tuple(entry.get("origin", ())),
                 weights_crc=str(entry.get("weights_crc") or ""),
             )

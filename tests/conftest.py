@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import shutil
 
-TOOLS = ("cmake", "ninja", "gcc", "clang", "aarch64-linux-gnu-gcc", "qemu-aarch64")
+TOOLS = (
+    "cmake",
+    "ninja",
+    "gcc",
+    "clang",
+    "aarch64-linux-gnu-gcc",
+    "qemu-aarch64",
+    "arm-linux-gnueabihf-gcc",
+    "qemu-arm",
+)
 
 
 def pytest_report_header() -> str:

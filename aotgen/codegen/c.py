@@ -16,7 +16,9 @@ from aotgen.codegen.c_text import COLUMNS
 from aotgen.codegen.environment import render
 from aotgen.codegen.names import Namer, shorten
 from aotgen.codegen.program import Function, Layer, Operand, Program
+from aotgen.errors import InternalError
 from aotgen.ir.graph import Value
+from aotgen.ir.types import DType
 from aotgen.memory.storage import Placement, Storage
 from aotgen.schedule.base import Kernel
 
@@ -66,7 +68,14 @@ class Tensor:
 
     @property
     def kind(self) -> str:
-        return {"float": "f", "double": "d"}.get(self.ctype, "i")
+        """How the tools treat it: as float, double, fp16, or as bytes."""
+        kinds = {DType.F32: "f", DType.F64: "d", DType.F16: "h"}
+        return kinds.get(self.value.dtype, "i")
+
+    @property
+    def what(self) -> str:
+        """Its C type, and what the type does not tell."""
+        return f"{self.ctype} (bits of fp16)" if self.value.dtype is DType.F16 else self.ctype
 
     @property
     def escaped(self) -> str:
@@ -174,16 +183,21 @@ class Printer:
 
     def weight_table(self) -> list[dict[str, Any]]:
         table = []
+        taken: set[str] = set()
         for layer in self.program.layers:
             for operand in layer.operands:
                 const = operand.arg.const
                 if const is None:
                     continue
+                macro = self.weight_macro(layer, const.role)
+                if macro in taken:
+                    raise InternalError(f"two constants of layer {layer.name!r} are named {macro}")
+                taken.add(macro)
                 array = const.array
                 source = f" from {const.source.name}" if const.source is not None else ""
                 table.append(
                     {
-                        "macro": self.weight_macro(layer, const.role),
+                        "macro": macro,
                         "offset": operand.offset,
                         "text": comment_safe(
                             f"{array.dtype.name}[{array.size}], {layer.name}{source}"
@@ -196,8 +210,9 @@ class Printer:
         args = [self.operand(layer, o) for o in layer.operands]
         return f"{layer.function}({', '.join([*args, '0', str(layer.kernel.rows)])});"
 
-    def view_text(self, layer: Layer) -> dict[str, Any]:
-        view = self.program.placements[layer.output.name].view
+    def view_text(self, value: Value) -> dict[str, Any]:
+        # Blocks of channels have an axis more: the elements keep their logical order.
+        view = self.program.placements[value.name].view.as_strided
         return {
             "ndim": len(view.shape),
             "bytes": view.dtype.size,
@@ -212,18 +227,18 @@ class Printer:
         made_by = f"{layer.template} {knobs}".strip()
         origin = ", ".join(layer.origin) or "the graph"
         lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), COLUMNS - 12)
-        place = self.program.placements[layer.output.name]
+        places = [self.program.placements[v.name] for v in layer.outputs]
         return {
             "index": layer.index,
             "label": self.label(layer),
             "name": layer.name,
             "ops": " + ".join(layer.ops),
-            "shapes": f"{shapes} -> {_dims(layer.output.shape)}",
+            "shapes": f"{shapes} -> {', '.join(_dims(v.shape) for v in layer.outputs)}",
             "work": work,
             "origin_lines": lines,
             "call": self.call(layer),
-            "output": self.pointer(place, place.offset, True),
-            "view": self.view_text(layer),
+            "outputs": [self.pointer(p, p.offset, True) for p in places],
+            "views": [self.view_text(v) for v in layer.outputs],
         }
 
     def header(self) -> str:
@@ -239,9 +254,14 @@ class Printer:
     def source(self, weights_linked: bool, **device: Any) -> str:
         """src/<model>.c; ``device`` has what the OpenCL host needs (``opencl.context``)."""
         layers = [self.layer_context(layer) for layer in self.program.layers]
+        views = 0
+        for layer in layers:
+            layer["first_view"] = views
+            views += len(layer["views"])
         return self.render(
             "project/model_cl.c.j2" if self.base["gpu"] else "project/model.c.j2",
             layers=layers,
+            view_count=views,
             macs=sum(layer.macs for layer in self.program.layers),
             arena_lower_bound=self.program.arena.lower_bound,
             weights_linked=weights_linked,
@@ -281,9 +301,9 @@ class Printer:
 
     def weights_source(self, kind: str) -> str:
         """weights.S that includes weights.bin, or weights.c with the bytes as text."""
-        data = self.program.weights or b"\0"
         if kind == "asm":
-            return self.render("project/weights.S.j2", bytes=len(data))
+            return self.render("project/weights.S.j2", bytes=len(self.program.weights) or 1)
+        data = b"".join(self.program.weights.chunks()) or b"\0"
         lines = [",".join(str(b) for b in data[i : i + 24]) + "," for i in range(0, len(data), 24)]
         return self.render("project/weights.c.j2", bytes=len(data), size=len(data), lines=lines)
 
@@ -347,8 +367,10 @@ def _contract(kernel: Kernel, placements: Mapping[str, Placement]) -> Iterator[s
     for arg in kernel.args:
         if arg.value is not None:
             view = placements[arg.value.name].view
-            dense = "dense" if view.is_dense else f"strides {list(view.strides)}"
-            yield f"{arg.name}: {view.dtype.c} {_dims(view.shape)}, {dense}"
+            order = "dense" if view.is_dense else f"strides {list(view.strides)}"
+            if view.block:
+                order = f"NCHW{view.block}c, blocks {view.block_stride} apart, pixels' {order}"
+            yield f"{arg.name}: {view.dtype.c} {_dims(view.shape)}, {order}"
         elif arg.const is not None:
             yield f"{arg.name}: {arg.const.array.dtype.name} [{arg.const.array.size}], packed"
         else:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from aotgen.codegen.names import Namer, digest, shorten
-from aotgen.codegen.program import Function, Layer, Operand, Program
+from aotgen.codegen.program import Function, Layer, Operand, Program, WeightBlob
+from aotgen.errors import InternalError
 from aotgen.ir.graph import Graph, Group, Node, Value
 from aotgen.memory.liveness import Liveness, Step, scratch_name
 from aotgen.memory.planner import ALIGN, ArenaMap, plan_arena
@@ -25,25 +24,6 @@ SEARCH_ROUNDS = {"speed": 400, "ram": 4000, "flash": 400}
 """How long the arena's planner searches when no greedy order reaches the lower bound."""
 
 
-class _Weights:
-    """Collects packed constants; equal bytes are stored once."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
-        self.known: dict[str, int] = {}
-
-    def add(self, const: PackedConst) -> tuple[int, int]:
-        data = np.ascontiguousarray(const.array).tobytes()
-        key = digest(data, 64)
-        if key not in self.known:
-            self.known[key] = self.size
-            padded = -(-len(data) // ALIGN) * ALIGN
-            self.parts.append(data + bytes(padded - len(data)))
-            self.size += padded
-        return self.known[key], len(data)
-
-
 class _Lowering:
     def __init__(self, graph: Graph, plan: Plan, target: Target, prefix: str) -> None:
         self.graph = graph
@@ -52,7 +32,7 @@ class _Lowering:
         self.prefix = prefix
         self.layers: list[Layer] = []
         self.functions: dict[str, Function] = {}
-        self.weights = _Weights()
+        self.weights = WeightBlob()
         self.namer = Namer(48)
         self.storage = plan.storage
 
@@ -74,7 +54,7 @@ class _Lowering:
             self.target,
             self.layers,
             {n: f for n, f in self.functions.items() if n in used},
-            b"".join(self.weights.parts),
+            self.weights,
             arena,
             {storage: arena.offsets[name] for storage, name in names.items()},
             self.storage.placements,
@@ -142,6 +122,8 @@ class _Lowering:
         source = dense if copy.source.is_const else self.place(copy.source).view
         skip = start = 0
         if copy.link is not None:
+            if source.layout != "strided" or target.layout != "strided":
+                raise InternalError(f"view op {copy.link.node.name!r} meets blocks of channels")
             derived = copy.link.derive(source if copy.link.down else target)
             if derived is None:
                 template = NestTemplate()
@@ -202,10 +184,9 @@ class _Lowering:
 
     def step(self, layer: Layer) -> Step:
         """What a layer touches, for the arena; scratch for every thread."""
-        written = layer.group.outputs if layer.group else [layer.output]
         return Step(
             tuple(self.place(v).storage for v in layer.reads),
-            tuple(self.place(v).storage for v in written),
+            tuple(self.place(v).storage for v in layer.outputs),
             layer.kernel.scratch_bytes * self.target.threads,
         )
 
@@ -272,7 +253,7 @@ class _Lowering:
                 place = self.place(arg.value)
                 layer.operands.append(Operand(arg, place, place.offset + arg.offset))
             elif arg.const is not None:
-                offset, size = self.weights.add(arg.const)
+                offset, size = self.weights.add(arg.const.array)
                 layer.weights.append((offset, size))
                 layer.operands.append(
                     Operand(arg, None, offset + arg.offset * arg.const.array.itemsize)

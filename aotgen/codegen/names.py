@@ -74,15 +74,17 @@ class Namer:
     def __init__(self, limit: int = MAX_LENGTH) -> None:
         self._limit = limit
         self._taken: set[str] = set()
+        self._turns: dict[str, int] = {}
 
     def name(self, wanted: str, fallback: str = "x") -> str:
         base = shorten(identifier(wanted, fallback), self._limit)
         result = base
-        turn = 0
+        turn = self._turns.get(wanted, 0)
         while result.lower() in self._taken:
             suffix = digest(f"{wanted}#{turn}", 6)
             result = f"{base[: self._limit - 7]}_{suffix}"
             turn += 1
+        self._turns[wanted] = turn
         self._taken.add(result.lower())
         return result
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aotgen.codegen.c import c_escape
+from aotgen.codegen.environment import render
 from aotgen.codegen.program import Layer, Operand
 from aotgen.memory.storage import Placement
 
@@ -34,6 +35,8 @@ def context(printer: Printer) -> dict[str, Any]:
 def program_text(printer: Printer) -> str:
     """All kernels of the program as one OpenCL C source."""
     head = f"/* kernels.cl - the kernels of {printer.base['p']}, OpenCL C 1.2. */\n"
+    if printer.program.math:
+        head += render("kernels/half.cl.j2", names=sorted(printer.program.math))
     return head + "\n".join(f.text.strip("\n") + "\n" for f in printer.program.functions.values())
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from aotgen.ir.graph import Graph, Group, Value
-from aotgen.memory.planner import Allocation, ArenaMap
+from aotgen.ir.types import Array
+from aotgen.memory.planner import ALIGN, Allocation, ArenaMap
 from aotgen.memory.storage import Placement, Storage
 from aotgen.ops.registry import op_def
 from aotgen.schedule.base import Arg, Config, Kernel
@@ -67,12 +71,55 @@ class Layer:
     reads: list[Value] = field(default_factory=list)
 
     @property
+    def outputs(self) -> list[Value]:
+        """All that it writes, in the order in which a trace reports them."""
+        return self.group.outputs if self.group else [self.output]
+
+    @property
     def macs(self) -> int:
         total = 0
         for node in self.group.nodes if self.group else []:
             rule = op_def(node.op).macs
             total += rule(node) if rule else 0
         return total
+
+
+class WeightBlob:
+    """The packed constants, one after the other, each padded to 64 bytes; equal bytes are stored
+    once. Holds the arrays themselves, not a copy of their bytes: a model's weights are most of the
+    memory that a compilation needs.
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._parts: dict[int, memoryview] = {}
+        self._known: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """Bytes in all, padding included."""
+        return self._size
+
+    def add(self, array: Array) -> tuple[int, int]:
+        """(offset, bytes) of the array's elements in memory order; stored unless they are."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        key = hashlib.sha256(data).digest()
+        offset = self._known.get(key)
+        if offset is None:
+            offset = self._known[key] = self._size
+            if len(data):
+                self._parts[offset] = data
+            self._size += -(-len(data) // ALIGN) * ALIGN
+        return offset, len(data)
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """All bytes in order, in pieces."""
+        for data in self._parts.values():
+            yield data
+            yield bytes(-len(data) % ALIGN)
+
+    def crc(self, offset: int, size: int, seed: int) -> int:
+        """CRC-32 (zlib's) of the constant that ``add`` put there, continuing ``seed``."""
+        return zlib.crc32(self._parts[offset], seed) if size else seed
 
 
 @dataclass
@@ -93,8 +140,7 @@ class Program:
         graph: the lowered graph.
         layers: in execution order.
         functions: by name, in order of first use.
-        weights: the packed constants, one after the other in execution order, each aligned to
-            64 bytes.
+        weights: the packed constants in execution order.
         arena: placement of all allocations.
         offsets: byte offset in the arena of each storage.
         placements: of every activation, by name.
@@ -105,7 +151,7 @@ class Program:
     target: Target
     layers: list[Layer]
     functions: dict[str, Function]
-    weights: bytes
+    weights: WeightBlob
     arena: ArenaMap
     offsets: dict[Storage, int]
     placements: Mapping[str, Placement]
@@ -119,5 +165,5 @@ class Program:
         """CRC-32 (zlib's) of the bytes of a layer's packed constants, in order."""
         crc = 0
         for offset, size in layer.weights:
-            crc = zlib.crc32(self.weights[offset : offset + size], crc)
+            crc = self.weights.crc(offset, size, crc)
         return crc

@@ -6,7 +6,9 @@ Same input, same bytes out: nothing here depends on time, folder, hash seed or c
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from aotgen.codegen.lower import legalize_outputs, lower
 from aotgen.codegen.names import default_prefix, digest
 from aotgen.codegen.program import Layer, Program
 from aotgen.ir.graph import Graph
-from aotgen.ir.interpreter import run as interpret
+from aotgen.ir.interpreter import run_drawn
 from aotgen.ir.types import Array
 from aotgen.options import CompileOptions
-from aotgen.schedule.plan import plan_graph
+from aotgen.passes.pipeline import Observer, runs_plan_step
+from aotgen.schedule.plan import layout_text, plan_graph
 from aotgen.target.board import Board
 from aotgen.target.target import Target
 
@@ -38,10 +41,28 @@ TOLERANCE = "1e-4"
 VECTOR_CASES = 2
 
 
-def build_program(graph: Graph, target: Target, prefix: str) -> Program:
-    """Plan and lower a graph with groups; the graph's outputs may get identity nodes."""
+def build_program(
+    graph: Graph,
+    target: Target,
+    prefix: str,
+    options: CompileOptions,
+    observer: Observer | None = None,
+) -> Program:
+    """Plan and lower a graph with groups; the graph's outputs may get identity nodes.
+
+    Args:
+        options: which steps plan takes.
+        observer: sees the layouts when alter_op_layout changed some.
+    """
     legalize_outputs(graph)
-    return lower(graph, plan_graph(graph, target), target, prefix)
+    step = "alter_op_layout"
+    alters = runs_plan_step(step, options.opt_level, options.disabled_passes)
+    plan = plan_graph(graph, target, blocks=alters and options.optimize == "speed")
+    if observer is not None:
+        before, after = layout_text(graph, plan, altered=False), layout_text(graph, plan)
+        if before != after:
+            observer(step, before, after)
+    return lower(graph, plan, target, prefix)
 
 
 def prefix_of(graph: Graph, options: CompileOptions) -> str:
@@ -55,8 +76,9 @@ def generate(
     target: Target,
     options: CompileOptions,
     out: Path,
-    model_bytes: bytes,
+    model: bytes | Path,
     model_suffix: str = ".onnx",
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Write the project of ``graph`` into the empty folder ``out``.
 
@@ -66,17 +88,18 @@ def generate(
         target: what kernels are rendered for.
         options: of the compilation, recorded in the manifest.
         out: an existing, empty folder.
-        model_bytes: the model file, kept in test/ so that ``validate`` works wherever the
-            folder goes.
+        model: the model file, or what is in it; kept in test/ so that ``validate`` works wherever
+            the folder goes.
         model_suffix: its file name's suffix.
+        observer: see ``build_program``.
 
     Returns:
         The manifest.
     """
     prefix = prefix_of(graph, options)
-    program = build_program(graph, target, prefix)
+    program = build_program(graph, target, prefix, options, observer)
     printer = Printer(program, prefix, aotgen.__version__, graph.name)
-    manifest = describe(program, printer, board, target, options, model_bytes)
+    manifest = describe(program, printer, board, target, options, model)
     linked = options.weights != "bin"
     on_device = opencl.context(printer) if target.device == "gpu" else {}
     files: dict[str, str] = {
@@ -126,10 +149,26 @@ def generate(
             text = wrap(text)
         target_path.write_text(text, encoding="utf-8", newline="\n")
     if options.weights != "c":
-        (out / "src/weights.bin").write_bytes(program.weights or b"\0" * 64)
-    (out / f"test/model{model_suffix}").write_bytes(model_bytes)
+        with (out / "src/weights.bin").open("wb") as file:
+            file.writelines(program.weights.chunks())
+            file.write(b"" if len(program.weights) else b"\0" * 64)
+    kept = out / f"test/model{model_suffix}"
+    if isinstance(model, Path):
+        shutil.copyfile(model, kept)
+    else:
+        kept.write_bytes(model)
     (out / "test/vectors.bin").write_bytes(test_vectors(graph))
     return manifest
+
+
+def _sha256(model: bytes | Path) -> str:
+    if isinstance(model, bytes):
+        return digest(model, 64)
+    found = hashlib.sha256()
+    with model.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            found.update(chunk)
+    return found.hexdigest()
 
 
 def kernel_sources(printer: Printer, target: Target, program: Program) -> dict[str, str]:
@@ -156,8 +195,11 @@ def _compiler_flags(board: Board) -> str:
 
 def simd_header(target: Target, program: Program) -> str:
     """src/simd.h: the target's vocabulary and the math functions that the kernels use."""
-    math = sorted(program.math)
-    return render(f"simd/{target.isa}.h.j2", math=math)
+    math = sorted(program.math - {"int8"})
+    header = render(f"simd/{target.isa}.h.j2", math=math)
+    if "int8" in program.math:
+        header += "\n" + render("simd/int8.h.j2", isa=target.isa)
+    return header
 
 
 def test_vectors(graph: Graph) -> bytes:
@@ -166,9 +208,8 @@ def test_vectors(graph: Graph) -> bytes:
     parts: list[bytes] = []
     names = graph.output_names or [v.name for v in graph.outputs]
     for _ in range(VECTOR_CASES):
-        feeds = sample_inputs(graph, rng)
+        feeds, results = run_drawn(graph, sample_inputs(graph, rng))
         parts.extend(feeds[v.name].tobytes() for v in graph.inputs)
-        results = interpret(graph, feeds)
         parts.extend(np.ascontiguousarray(results[name]).tobytes() for name in names)
     return b"".join(parts)
 
@@ -193,7 +234,7 @@ def describe(
     board: Board,
     target: Target,
     options: CompileOptions,
-    model_bytes: bytes,
+    model: bytes | Path,
 ) -> dict[str, Any]:
     """The manifest of a program."""
     arena = program.arena
@@ -201,7 +242,7 @@ def describe(
     return {
         "format": FORMAT,
         "tool": {"name": "aotgen", "version": aotgen.__version__},
-        "model": {"name": program.graph.name, "sha256": digest(model_bytes, 64)},
+        "model": {"name": program.graph.name, "sha256": _sha256(model)},
         "prefix": prefix,
         "board": board.name,
         "isa": target.isa,
@@ -240,12 +281,15 @@ def describe(
     }
 
 
+_LINE_BYTES = {"scalar": 10, "neon": 10, "neon_armv7": 10, "avx2": 14, "avx512": 16}
+
+
 def code_bytes(program: Program) -> int:
     """Estimated machine code: an instruction set's bytes for each line of C, measured over the
     example networks.
     """
     lines = sum(f.text.count("\n") for f in program.functions.values())
-    return lines * {"scalar": 10, "neon": 10, "avx2": 14, "avx512": 16}[program.target.isa]
+    return lines * _LINE_BYTES[program.target.isa]
 
 
 def _tensor(tensor: Any) -> dict[str, Any]:
@@ -270,8 +314,10 @@ def _layer(program: Program, layer: Layer) -> dict[str, Any]:
         "knobs": layer.config.as_dict(),
         "kernel": layer.function,
         "output": layer.output.name,
+        "outputs": [v.name for v in layer.outputs],
         "dtype": layer.output.dtype.numpy.name,
         "shape": list(layer.output.shape),
+        "layout": program.placements[layer.output.name].view.layout_name,
         "macs": layer.macs,
         "weights_bytes": weights,
         "weights_crc": f"{program.layer_crc(layer):08x}" if layer.weights else None,
@@ -291,6 +337,6 @@ def analyze(graph: Graph, board: Board, target: Target, options: CompileOptions)
         options: see ``generate``.
     """
     prefix = prefix_of(graph, options)
-    program = build_program(graph, target, prefix)
+    program = build_program(graph, target, prefix, options)
     printer = Printer(program, prefix, aotgen.__version__, graph.name)
     return describe(program, printer, board, target, options, b"")

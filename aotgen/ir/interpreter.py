@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from aotgen.errors import InternalError, UsageError
+from aotgen.errors import InternalError, ModelError, UsageError
 from aotgen.ir.graph import Graph, Node, Value
 from aotgen.ir.types import Array, Sym
 from aotgen.ops.registry import op_def
@@ -41,6 +41,19 @@ def run(
     names = graph.output_names or [value.name for value in graph.outputs]
     _execute(graph.nodes, env, keep=graph.outputs, observe=observe)
     return {n: _result(env, v) for n, v in zip(names, graph.outputs, strict=True)}
+
+
+def run_drawn(
+    graph: Graph, feeds: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(feeds, outputs as of ``run``) for inputs that were drawn at random: where the model refuses
+    one of them, an integer that is an index into an axis of one element, all integers become 0.
+    """
+    try:
+        return dict(feeds), run(graph, feeds)
+    except ModelError:
+        small = {k: v if v.dtype.kind == "f" else np.zeros_like(v) for k, v in feeds.items()}
+        return small, run(graph, small)
 
 
 def run_values(

@@ -2,13 +2,15 @@
 
 Offset assignment is the NP-hard dynamic storage allocation problem. Several greedy orders (largest
 first, longest first, TensorFlow Lite's "greedy by breadth": Pisarchyk and Lee, 2020) are tried with
-first and best fit, then a seeded exchange search improves the best order while it is above the
-lower bound; the smallest result wins.
+first and best fit. While the smallest result is above the lower bound, a seeded search moves what
+lies on top, or beside it, forward in that order; then it takes such items out with their neighbours
+and puts them back in other orders, which also serves problems of thousands of items.
 """
 
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,17 @@ from aotgen.errors import InternalError
 
 ALIGN = 64
 """Byte alignment of every allocation: a cache line, and at least the widest vector."""
+
+NEIGHBOURHOOD = 60
+"""From so many items on, what is repacked together does not grow further."""
+
+ROUND_VISITS = 40_000
+"""Pairs of allocations that a round of each search may look at: the cost of a try is the pairs that
+live together.
+"""
+
+MAX_TRIES = 100
+"""Most tries of a round, for problems of a few allocations."""
 
 
 @dataclass(frozen=True)
@@ -61,29 +74,56 @@ class ArenaMap:
     peak_step: int
 
 
+def live_bytes(allocations: Sequence[Allocation]) -> tuple[list[int], list[int]]:
+    """The steps at which something begins to live, in order, and the bytes that live at each."""
+    change: dict[int, int] = {}
+    for a in allocations:
+        change[a.first] = change.get(a.first, 0) + a.size
+        change[a.last + 1] = change.get(a.last + 1, 0) - a.size
+    begins = {a.first for a in allocations}
+    steps, live, now = [], [], 0
+    for step in sorted(change):
+        now += change[step]
+        if step in begins:
+            steps.append(step)
+            live.append(now)
+    return steps, live
+
+
 def lower_bound(allocations: Sequence[Allocation]) -> tuple[int, int]:
     """(bytes, step) of the largest sum of live allocations."""
-    best, at = 0, 0
-    for step in sorted({a.first for a in allocations}):
-        live = sum(a.size for a in allocations if a.first <= step <= a.last)
-        if live > best:
-            best, at = live, step
-    return best, at
+    steps, live = live_bytes(allocations)
+    most = max(live, default=0)
+    return (most, steps[live.index(most)]) if most else (0, 0)
+
+
+def conflict_lists(allocations: Sequence[Allocation]) -> list[list[int]]:
+    """For each allocation those that live at a step with it, in one sweep over the steps."""
+    found: list[list[int]] = [[] for _ in allocations]
+    active: list[int] = []
+    for i in sorted(range(len(allocations)), key=lambda i: allocations[i].first):
+        active = [j for j in active if allocations[j].last >= allocations[i].first]
+        for j in active:
+            found[i].append(j)
+            found[j].append(i)
+        active.append(i)
+    return found
 
 
 def check_overlap(allocations: Sequence[Allocation], offsets: dict[str, int]) -> None:
     """Raise InternalError when two allocations that live together share a byte, or one is
     misaligned.
     """
+    conflicts = conflict_lists(allocations)
     for index, a in enumerate(allocations):
         if offsets[a.name] % ALIGN:
             raise InternalError(f"arena: {a.name} is not aligned to {ALIGN} bytes")
-        for b in allocations[index + 1 :]:
+        for b in (allocations[j] for j in conflicts[index] if j > index):
             apart = (
                 offsets[a.name] + a.size <= offsets[b.name]
                 or offsets[b.name] + b.size <= offsets[a.name]
             )
-            if a.meets(b) and not apart:
+            if not apart:
                 raise InternalError(f"arena: {a.name} and {b.name} overlap")
 
 
@@ -92,23 +132,34 @@ class _Problem:
 
     def __init__(self, allocations: Sequence[Allocation]) -> None:
         self.items = list(allocations)
-        self.conflicts = [
-            [j for j, b in enumerate(self.items) if j != i and a.meets(b)]
-            for i, a in enumerate(self.items)
-        ]
+        self.sizes = [a.size for a in self.items]
+        self.conflicts = conflict_lists(self.items)
 
-    def place(self, order: Iterable[int], best_fit: bool) -> tuple[int, list[int]]:
-        """Give each item in turn the lowest (or tightest) gap among the placed items that it
-        meets.
+    def place(
+        self,
+        order: Iterable[int],
+        best_fit: bool,
+        limit: int | None = None,
+        placed: list[int] | None = None,
+    ) -> tuple[int, list[int]] | None:
+        """Give each item in turn the lowest (or tightest) gap among the placed items that it meets.
+
+        Args:
+            order: the items to place.
+            best_fit: the tightest gap rather than the lowest.
+            limit: give up when an item ends above it.
+            placed: offsets of items that stay where they are, -1 for the others.
+
+        Returns:
+            (where the highest item of ``order`` ends, offsets of all), or None above the limit.
         """
-        offsets = [-1] * len(self.items)
+        sizes = self.sizes
+        offsets = [-1] * len(sizes) if placed is None else placed
         top = 0
         for i in order:
-            size = self.items[i].size
+            size = sizes[i]
             taken = sorted(
-                (offsets[j], offsets[j] + self.items[j].size)
-                for j in self.conflicts[i]
-                if offsets[j] >= 0
+                [(offsets[j], offsets[j] + sizes[j]) for j in self.conflicts[i] if offsets[j] >= 0]
             )
             chosen, slack, end = -1, 0, 0
             for start, stop in taken:
@@ -120,29 +171,73 @@ class _Problem:
                 end = max(end, stop)
             offsets[i] = chosen if chosen >= 0 else end
             top = max(top, offsets[i] + size)
+            if limit is not None and top > limit:
+                return None
         return top, offsets
 
     def orders(self) -> list[list[int]]:
-        items, indices = self.items, range(len(self.items))
+        items, sizes, indices = self.items, self.sizes, range(len(self.items))
+        steps, live = live_bytes(items)
+        # Most bytes live together with an item: it is placed early where memory is tight.
+        breadth = [
+            max(live[bisect_left(steps, a.first) : bisect_right(steps, a.last)]) for a in items
+        ]
         keys: list[Callable[[int], tuple[int, ...]]] = [
-            lambda i: (-items[i].size, items[i].first),
-            lambda i: (-items[i].size * (items[i].last - items[i].first + 1), items[i].first),
-            lambda i: (-(items[i].last - items[i].first), -items[i].size),
-            lambda i: (items[i].first, -items[i].size),
-            lambda i: (-items[i].last, -items[i].size),
-            lambda i: (-self.breadth(i), -items[i].size),
+            lambda i: (-sizes[i], items[i].first),
+            lambda i: (-sizes[i] * (items[i].last - items[i].first + 1), items[i].first),
+            lambda i: (-(items[i].last - items[i].first), -sizes[i]),
+            lambda i: (items[i].first, -sizes[i]),
+            lambda i: (-items[i].last, -sizes[i]),
+            lambda i: (-breadth[i], -sizes[i]),
         ]
         return [sorted(indices, key=key) for key in keys]
 
-    def breadth(self, index: int) -> int:
-        """Most bytes live together with an item: it is placed early where memory is tight."""
-        item = self.items[index]
-        steps = {item.first} | {self.items[j].first for j in self.conflicts[index]}
-        return max(
-            sum(a.size for a in self.items if a.first <= s <= a.last)
-            for s in steps
-            if item.first <= s <= item.last
-        )
+    def highest(self, offsets: list[int], top: int) -> list[int]:
+        """The items that end at ``top``."""
+        return [i for i, at in enumerate(offsets) if at + self.sizes[i] == top]
+
+    def moved(
+        self, order: list[int], top: int, offsets: list[int], rng: random.Random
+    ) -> list[int]:
+        """A neighbour of ``order``: an item that ends at the top, or one that it meets, comes
+        earlier; now and then anywhere.
+        """
+        item = rng.choice(self.highest(offsets, top))
+        if self.conflicts[item] and rng.random() < 0.5:
+            item = rng.choice(self.conflicts[item])
+        trial = list(order)
+        at = trial.index(item)
+        del trial[at]
+        trial.insert(rng.randrange(at if at and rng.random() < 0.8 else len(order)), item)
+        return trial
+
+    def repacked(self, top: int, offsets: list[int], rng: random.Random) -> list[int] | None:
+        """Offsets where an item at the top and some of what it meets have been taken out and put
+        back in another order, none above ``top``; None when they do not fit.
+
+        Costs what the neighbourhood holds, not what the whole problem does.
+        """
+        item = rng.choice(self.highest(offsets, top))
+        near = {item, *self.conflicts[item]}
+        for _ in range(rng.randrange(3)):
+            if len(near) < NEIGHBOURHOOD:
+                near.update([m for j in near for m in self.conflicts[j]])
+        order = [j for j in sorted(near) if j == item or rng.random() < 0.85]
+        kind = rng.random()
+        if kind < 0.4:
+            rng.shuffle(order)
+        elif kind < 0.7:
+            weight = {j: self.sizes[j] * (0.5 + rng.random()) for j in order}
+            order.sort(key=lambda j: -weight[j])
+        else:
+            height = {j: offsets[j] + 0.3 * top * rng.random() for j in order}
+            height[item] -= self.sizes[item]
+            order.sort(key=lambda j: height[j])
+        placed = list(offsets)
+        for j in order:
+            placed[j] = -1
+        found = self.place(order, rng.random() < 0.5, top, placed)
+        return None if found is None else found[1]
 
 
 def plan_arena(allocations: Sequence[Allocation], *, rounds: int = 400, seed: int = 1) -> ArenaMap:
@@ -150,8 +245,9 @@ def plan_arena(allocations: Sequence[Allocation], *, rounds: int = 400, seed: in
 
     Args:
         allocations: with unique names.
-        rounds: exchanges tried when no greedy order reaches the lower bound.
-        seed: of the exchange search.
+        rounds: how long to search when no greedy order reaches the lower bound; a round takes some
+            milliseconds.
+        seed: of the search.
 
     Raises:
         InternalError: two allocations that live together overlap (never, by construction; checked).
@@ -161,23 +257,30 @@ def plan_arena(allocations: Sequence[Allocation], *, rounds: int = 400, seed: in
         return ArenaMap({}, 0, 0, 0)
     problem = _Problem(allocations)
     results = [
-        (*problem.place(order, best_fit), order, best_fit)
+        (*found, order, best_fit)
         for order in problem.orders()
         for best_fit in (False, True)
+        for found in [problem.place(order, best_fit)]
+        if found is not None
     ]
     top, offsets, order, best_fit = min(results, key=lambda r: r[0])
     rng = random.Random(seed)
-    tries = 0 if len(allocations) < 3 else rounds
-    while top > bound and tries > 0:
-        tries -= 1
-        trial = list(order)
-        i, j = rng.randrange(len(trial)), rng.randrange(len(trial))
-        trial.insert(i, trial.pop(j))
-        found, places = problem.place(trial, best_fit)
-        if found <= top:
-            order = trial
-            if found < top:
-                top, offsets = found, places
+    visits = sum(1 + len(met) for met in problem.conflicts)
+    tries = min(rounds * ROUND_VISITS // visits, rounds * MAX_TRIES)
+    for _ in range(tries):
+        if top <= bound:
+            break
+        trial = problem.moved(order, top, offsets, rng)
+        found = problem.place(trial, best_fit, limit=top)
+        if found is not None:
+            order, (top, offsets) = trial, found
+    for _ in range(tries):
+        if top <= bound:
+            break
+        repacked = problem.repacked(top, offsets, rng)
+        if repacked is not None:
+            offsets = repacked
+            top = max(at + size for at, size in zip(offsets, problem.sizes, strict=True))
     table = {a.name: offsets[i] for i, a in enumerate(allocations)}
     check_overlap(allocations, table)
     return ArenaMap(table, top, bound, peak)

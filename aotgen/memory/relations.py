@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from aotgen.ir.graph import Node, Value
-from aotgen.schedule.base import View
+from aotgen.schedule.base import Border, View
 
 VIEW_OPS = frozenset({"reshape", "transpose", "concat", "slice", "split"})
 
@@ -24,26 +24,30 @@ def is_view_op(node: Node) -> bool:
     return node.op in VIEW_OPS
 
 
-Border = tuple[tuple[int, int], ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Link:
     """``child`` lives inside ``parent``'s memory, related by view op ``node``.
 
-    ``down``: the child is an output of the node; otherwise it is input ``index`` of it.
+    Attributes:
+        child: the smaller side, or the one that comes first or last in a row of equals.
+        parent: whose memory it is.
+        node: the view op that relates them. For a concat within a longer one, the longer one's.
+        down: the child is an output of ``node``; otherwise an input of it, or a run of its inputs.
+        start: of a concat or a split: where the child begins along the node's axis.
     """
 
     child: Value
     parent: Value
     node: Node
     down: bool
-    index: int = 0
+    start: int = 0
 
     def derive(self, view: View) -> tuple[View, int] | None:
         """The child's view and its distance in elements from the parent's element 0; None when it
-        is no strided view.
+        is no strided view, or the parent is none.
         """
+        if view.layout != "strided":
+            return None
         rule = {
             "reshape": self._reshape,
             "transpose": self._transpose,
@@ -124,19 +128,14 @@ class Link:
         return self._part(view, strides), offset
 
     def _split(self, view: View) -> tuple[View, int] | None:
-        if not self.down:
-            return None
-        axis = self.node.attrs["axis"]
-        index = next(i for i, v in enumerate(self.node.outputs) if v is self.child)
-        start = sum(v.shape[axis] for v in self.node.outputs[:index])
-        return self._part(view, view.strides), start * view.strides[axis]
+        return self._piece(view) if self.down else None
 
     def _concat(self, view: View) -> tuple[View, int] | None:
-        if self.down:
-            return None
-        axis = self.node.attrs["axis"]
-        start = sum(v.shape[axis] for v in self.node.args[: self.index])
-        return self._part(view, view.strides), start * view.strides[axis]
+        return None if self.down else self._piece(view)
+
+    def _piece(self, view: View) -> tuple[View, int]:
+        step = view.strides[self.node.attrs["axis"]]
+        return self._part(view, view.strides), self.start * step
 
     def _part(self, view: View, strides: tuple[int, ...]) -> View:
         """The child's box inside the parent: borders stay only along axes that it spans whole."""

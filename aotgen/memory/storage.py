@@ -2,19 +2,22 @@
 
 Runs after plan has chosen a template for every Group. Values related by view ops share one
 ``Storage`` wherever every producer and consumer accepts the resulting strides; what remains becomes
-explicit copies. Convolutions ask for a zero border (``Need.border``): the root of their input's
-storage is laid out with it, so kernels never test bounds.
+explicit copies. Every cell of a storage has one logical content as long as the storage lives: what
+is placed or copied there is the same number by whichever value it is read. Convolutions ask for a
+zero border (``Need.border``): the root of their input's storage is laid out with it, so kernels
+never test bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from aotgen.ir.graph import Graph, Node, Value
-from aotgen.memory.relations import Border, Link, is_view_op
-from aotgen.schedule.base import Need, View, dense_strides
+from aotgen.memory.concat_runs import ConcatRuns, axis_of
+from aotgen.memory.relations import Link, is_view_op
+from aotgen.schedule.base import Border, Need, View, dense_strides
 
 
 @dataclass(eq=False)
@@ -91,8 +94,14 @@ class Use:
     need: Need
 
 
-def root_view(value: Value, border: Border) -> tuple[View, int, int]:
-    """(view, origin, elements) of a row-major tensor with a border around it."""
+def root_view(value: Value, border: Border, block: int = 0) -> tuple[View, int, int]:
+    """(view, origin, elements) of a row-major tensor with a border around it; with ``block`` of one
+    in blocks of so many channels, whose border lies around the spatial axes.
+    """
+    if block:
+        view = View.blocked(value.shape, value.dtype, block, border)
+        origin = sum(view.border_of(a)[0] * s for a, s in enumerate(view.strides))
+        return view, origin, value.shape[0] * view.strides[0]
     pairs = border or tuple((0, 0) for _ in value.shape)
     extents = tuple(n + b[0] + b[1] for n, b in zip(value.shape, pairs, strict=True))
     strides = dense_strides(extents)
@@ -104,6 +113,35 @@ def root_view(value: Value, border: Border) -> tuple[View, int, int]:
     return View(value.shape, strides, value.dtype, kept), origin, elements
 
 
+def join_borders(rank: int, borders: Iterable[Border]) -> Border:
+    """The least border that holds all of ``borders``; () when none is needed."""
+    total = [(0, 0)] * rank
+    for border in borders:
+        if border:
+            total = [(max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(total, border, strict=True)]
+    return tuple(total) if any(b != (0, 0) for b in total) else ()
+
+
+Views = dict[Value, tuple[View, int]]
+"""Each value's view and the element offset of its logical element 0 in the storage."""
+
+
+@dataclass(eq=False)
+class _Class:
+    """Values that share a storage: its root first, every other behind the one it is linked to."""
+
+    storage: Storage
+    views: Views
+
+    @property
+    def root(self) -> Value:
+        return self.storage.root
+
+    @property
+    def border(self) -> Border:
+        return self.storage.view.border
+
+
 class _Resolver:
     """Builds the forest of links and checks every use against it."""
 
@@ -111,113 +149,149 @@ class _Resolver:
         self.graph = graph
         self.uses = uses
         self.parent: dict[Value, Link] = {}
-        self.children: dict[Value, list[Link]] = {}
+        self.classes: dict[Value, _Class] = {}
+        self.blocks = {
+            value: use.need.block
+            for value, wanted in uses.items()
+            for use in wanted
+            if use.group is None and use.need.block
+        }
+        """Channels of a block of the values that their producers write in blocks."""
         self.inputs = set(graph.inputs)
         self.outputs = set(graph.outputs)
+        self.runs = ConcatRuns(graph)
         self.result = StorageMap()
         self.copied: list[Copy] = []
-
-    def root(self, value: Value) -> Value:
-        while value in self.parent:
-            value = self.parent[value].parent
-        return value
-
-    def members(self, root: Value) -> Iterator[Value]:
-        """``root`` and everything below it, parents first."""
-        yield root
-        for link in self.children.get(root, []):
-            yield from self.members(link.child)
-
-    def border_of(self, value: Value) -> Border | None:
-        """The border that ``value`` must have for itself and all below it; None when it cannot be
-        had.
-        """
-        total = [(0, 0)] * len(value.shape)
-        wanted = [u.need.border for u in self.uses.get(value, ()) if u.need.border]
-        for link in self.children.get(value, []):
-            below = self.border_of(link.child)
-            lifted = None if below is None else link.lift(below)
-            if lifted is None:
-                return None
-            wanted.append(lifted)
-        for border in wanted:
-            total = [(max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(total, border, strict=True)]
-        return tuple(total)
+        self.pending: dict[Node, list[Copy]] = {}
 
     def is_external(self, value: Value) -> bool:
         return value in self.inputs or value in self.outputs
 
-    def layout(self, root: Value) -> tuple[Storage, dict[Value, tuple[View, int]]] | None:
-        """Storage of a class and the views of its members, or None when some view does not
-        exist.
+    def class_of(self, value: Value) -> _Class:
+        found = self.classes.get(value)
+        if found is None:
+            wanted = [u.need.border for u in self.uses.get(value, ())]
+            found = self.lay_out([value], join_borders(len(value.shape), wanted))
+            assert found is not None, value.name
+            self.classes[value] = found
+        return found
+
+    def lay_out(self, members: Sequence[Value], border: Border) -> _Class | None:
+        """The class of ``members``, root first, with this border around the root; None when some
+        view does not exist.
         """
-        border = self.border_of(root)
-        if border is None:
+        root = members[0]
+        if border and self.is_external(root):
             return None
-        if self.is_external(root) and any(b != (0, 0) for b in border):
+        block = self.blocks.get(root, 0)
+        if block and self.is_external(root):
             return None
-        view, origin, elements = root_view(root, border)
+        view, origin, elements = root_view(root, border, block)
         kind: Literal["arena", "input", "output"] = "arena"
         if root in self.inputs:
             kind = "input"
         elif root in self.outputs:
             kind = "output"
-        storage = Storage(root, kind, view, origin, elements)
-        views = {root: (view, origin)}
-        for value in self.members(root):
-            for link in self.children.get(value, []):
-                parent_view, base = views[value]
-                derived = link.derive(parent_view)
-                if derived is None:
-                    return None
-                views[link.child] = (derived[0], base + derived[1])
-        return storage, views
+        views: Views = {root: (view, origin)}
+        if not self.derive([self.parent[v] for v in members[1:]], views):
+            return None
+        return _Class(Storage(root, kind, view, origin, elements), views)
 
-    def accepted(self, root: Value) -> bool:
-        """Whether every use of every member is content."""
-        found = self.layout(root)
-        if found is None:
-            return False
+    def derive(self, links: Iterable[Link], views: Views) -> bool:
+        """Add the views of the links' children to ``views``; whether all of them exist."""
+        for link in links:
+            view, base = views[link.parent]
+            derived = link.derive(view)
+            if derived is None:
+                return False
+            views[link.child] = (derived[0], base + derived[1])
+        return True
+
+    def content(self, views: Views) -> bool:
+        """Whether every use of these values accepts its view."""
         return all(
             use.need.met_by(view)
-            for value, (view, _) in found[1].items()
+            for value, (view, _) in views.items()
             for use in self.uses.get(value, ())
         )
 
     def try_link(self, link: Link) -> bool:
-        """Add the link when the merged class satisfies all its uses."""
+        """Add the link when the merged class satisfies all its uses.
+
+        Looks at the child's class alone as long as the parent's storage keeps its border.
+        """
         child, parent = link.child, link.parent
         if child in self.parent or child.is_const or parent.is_const or self.is_external(child):
             return False
-        if self.root(parent) is child or child.dtype is not parent.dtype:
+        below, above = self.class_of(child), self.class_of(parent)
+        if below is above or child.dtype is not parent.dtype:
+            return False
+        links = [link, *(self.parent[v] for v in below.views if v is not child)]
+        views: Views = {parent: above.views[parent]}
+        if not self.derive(links, views):
+            return False
+        del views[parent]
+        if self.content(views):
+            self.parent[child] = link
+            above.views.update(views)
+            self.classes.update(dict.fromkeys(views, above))
+            return True
+        border = self.lifted(link, below.border)
+        if border is None or border == above.border:
             return False
         self.parent[child] = link
-        self.children.setdefault(parent, []).append(link)
-        if self.accepted(self.root(parent)):
+        wider = self.lay_out([*above.views, *below.views], border)
+        if wider is not None and self.content(wider.views):
+            self.classes.update(dict.fromkeys(wider.views, wider))
             return True
         del self.parent[child]
-        self.children[parent].pop()
         return False
+
+    def lifted(self, link: Link, border: Border) -> Border | None:
+        """The border of the storage that ``link`` leads to, when its child needs ``border``; None
+        when it cannot be had.
+        """
+        wanted: Border | None = border
+        above = self.class_of(link.parent)
+        step: Link | None = link
+        while step is not None:
+            if not wanted:
+                return above.border
+            wanted = step.lift(wanted)
+            if wanted is None:
+                return None
+            step = self.parent.get(step.parent)
+        return join_borders(len(above.root.shape), [above.border, wanted or ()])
+
+    def meets_uses(self, value: Value, uses: list[Use]) -> bool:
+        """Whether a value alone in its memory can meet these uses."""
+        border = join_borders(len(value.shape), [u.need.border for u in uses])
+        alone = self.lay_out([value], border)
+        if alone is None:
+            return False
+        view, _ = alone.views[value]
+        return all(use.need.met_by(view) for use in uses)
 
     def relax(self) -> None:
         """Uses that a value cannot meet even alone read a copy of it instead."""
         for value in list(self.graph.values()):
             uses = self.uses.get(value)
-            if not uses or value.is_const or self.accepted(value):
+            if not uses or value.is_const or self.meets_uses(value, uses):
                 continue
             kept: list[Use] = []
             moved: list[Use] = []
             for use in sorted(uses, key=lambda u: u.group is not None):
-                self.uses[value] = [*kept, use]
-                if use.group is None or self.accepted(value):
+                if use.group is None or self.meets_uses(value, [*kept, use]):
                     kept.append(use)
                 else:
                     moved.append(use)
             self.uses[value] = kept
-            if moved:
+            for block in sorted({use.need.block for use in moved}):
+                alike = [use for use in moved if use.need.block == block]
                 copied = Value(self.graph.unique_name(f"{value.name}.copy"), value.type)
-                self.uses[copied] = moved
-                for use in moved:
+                self.uses[copied] = alike
+                self.blocks[copied] = block
+                for use in alike:
                     assert use.group is not None
                     self.result.readers[(use.group, value.name)] = copied
                 self.copied.append(Copy(value, copied))
@@ -227,25 +301,17 @@ class _Resolver:
         for node in self.graph.nodes:
             if is_view_op(node):
                 self.link_node(node)
-        seen: set[Value] = set()
-        copies = [c.target for c in self.copied]
+        copies = {c.target: c for c in self.copied}
         for value in [*self.graph.values(), *copies]:
-            if value.is_const:
-                continue
-            root = self.root(value)
-            if root in seen:
-                continue
-            seen.add(root)
-            found = self.layout(root)
-            assert found is not None, root.name
-            storage, views = found
-            for member, (view, offset) in views.items():
-                self.result.placements[member.name] = Placement(storage, offset, view)
+            if not value.is_const:
+                found = self.class_of(value)
+                view, offset = found.views[value]
+                self.result.placements[value.name] = Placement(found.storage, offset, view)
+        self.copy_members()
         for (group, _), target in self.result.readers.items():
-            copy = next(c for c in self.copied if c.target is target)
-            done = self.result.copies.setdefault(group, [])
-            if not any(copy in c for c in self.result.copies.values()):
-                done.append(copy)
+            copy = copies.pop(target, None)
+            if copy is not None:
+                self.result.copies.setdefault(group, []).append(copy)
         return self.result
 
     def link_node(self, node: Node) -> None:
@@ -253,23 +319,72 @@ class _Resolver:
             self.link_concat(node)
             return
         source = node.input(0)
+        start = 0
         for output in node.outputs:
             # Upwards first: the producer writes the order that the consumer reads, and what follows
             # stays dense.
             up = Link(source, output, node, down=False)
             if node.op in ("reshape", "transpose") and self.try_link(up):
                 continue
-            down = Link(output, source, node, down=True)
+            down = Link(output, source, node, down=True, start=start)
+            if node.op == "split":
+                start += output.shape[node.attrs["axis"]]
             if self.try_link(down):
                 continue
             self.result.copies.setdefault(node.name, []).append(Copy(source, output, down))
 
     def link_concat(self, node: Node) -> None:
-        target = node.output
-        for index, source in enumerate(node.args):
-            link = Link(source, target, node, down=False, index=index)
+        """Place a concat inside a longer one that holds it, then its members inside the concat."""
+        target, axis = node.output, axis_of(node)
+        for host, start in self.runs.hosts(node):
+            if self.try_link(Link(target, host.output, host, down=False, start=start)):
+                break
+        start = 0
+        for source in node.args:
+            link = Link(source, target, node, down=False, start=start)
             if not self.try_link(link):
-                self.result.copies.setdefault(node.name, []).append(Copy(source, target, link))
+                self.pending.setdefault(node, []).append(Copy(source, target, link))
+            start += source.shape[axis]
+
+    def copy_members(self) -> None:
+        """Record copies of concat members that are not linked to the concat, nor in its memory by
+        way of another concat, nor copied there by an earlier one.
+        """
+        done: set[tuple[Value, Storage, int, tuple[int, ...]]] = set()
+        for node, copies in self.pending.items():
+            place = self.result.placements[node.output.name]
+            for copy in copies:
+                assert copy.link is not None
+                derived = copy.link.derive(place.view)
+                if derived is not None:
+                    view, skip = derived
+                    there = Placement(place.storage, place.offset + skip, view)
+                    key = (copy.source, place.storage, there.offset, view.strides)
+                    if key in done or self.lies_at(copy.source, there, axis_of(node)):
+                        continue
+                    done.add(key)
+                self.result.copies.setdefault(node.name, []).append(copy)
+
+    def lies_at(self, value: Value, there: Placement, axis: int) -> bool:
+        """Whether ``value`` is placed there, or is a concat of values that are."""
+        waiting = [(value, there.offset)]
+        while waiting:
+            part, offset = waiting.pop()
+            place = None if part.is_const else self.result.placements[part.name]
+            if (
+                place is not None
+                and place.storage is there.storage
+                and place.offset == offset
+                and place.view.strides == there.view.strides
+            ):
+                continue
+            node = part.producer
+            if node is None or node.op != "concat" or axis_of(node) != axis:
+                return False
+            for member in node.args:
+                waiting.append((member, offset))
+                offset += member.shape[axis] * there.view.strides[axis]
+        return True
 
 
 def resolve(graph: Graph, uses: Iterable[tuple[Value, Use]]) -> StorageMap:

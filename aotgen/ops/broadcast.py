@@ -26,7 +26,7 @@ from aotgen.ops.common import (
 )
 from aotgen.ops.registry import InferRule, NumpyRule, OpDef, OpPattern, register
 from aotgen.te.compute import Tensor, broadcasting, compute, present
-from aotgen.te.expr import Const, Expr, call, const, select
+from aotgen.te.expr import Const, Expr, Load, call, const, select
 from aotgen.te.index import Index
 
 Binary = Callable[[AnyArray, AnyArray, dict[str, Any]], Any]
@@ -75,11 +75,11 @@ def _native(fn: Binary) -> NumpyRule:
 
 
 def _div(a: AnyArray, b: AnyArray, attrs: dict[str, Any]) -> AnyArray:
-    """Division; integers truncate toward zero."""
+    """Division; integers truncate toward zero, and by 0 they give 0."""
     if a.dtype.kind == "f":
         return np.asarray(np.divide(a, b))
     quotient = np.floor_divide(a, b)
-    inexact = quotient * b != a
+    inexact = (quotient * b != a) & (b != 0)
     return np.asarray(quotient + (inexact & ((a < 0) != (b < 0)))).astype(a.dtype)
 
 
@@ -134,9 +134,40 @@ def _te_pow(attrs: Attributes, a: Expr, b: Expr) -> Expr:
     return call("pow", a, b)
 
 
+def _may_be(x: Expr, value: int) -> bool:
+    """Whether an integer can be ``value``, as far as constants tell."""
+    if isinstance(x, Const):
+        return int(x.value) == value
+    array = x.buffer.const if isinstance(x, Load) else None
+    return array is None or bool((array == value).any())
+
+
+def _te_div(attrs: Attributes, a: Expr, b: Expr) -> Expr:
+    """Integers by 0 give 0, and the least one by -1 itself, as numpy has it; C leaves both
+    undefined, and processors stop at them.
+    """
+    if a.dtype.is_float:
+        return call("div", a, b)
+    quotient = call("div", a, _divisor(b))
+    if _may_be(b, -1) and not b.dtype.c.startswith("u"):
+        quotient = select(call("equal", b, const(-1, b.dtype)), call("neg", a), quotient)
+    if _may_be(b, 0):
+        quotient = select(call("equal", b, const(0, b.dtype)), const(0, a.dtype), quotient)
+    return quotient
+
+
+def _divisor(b: Expr) -> Expr:
+    """``b`` where C defines a division by it for every dividend, else 1."""
+    safe = b
+    for value in (0,) if b.dtype.c.startswith("u") else (0, -1):
+        if _may_be(b, value):
+            safe = select(call("equal", b, const(value, b.dtype)), const(1, b.dtype), safe)
+    return safe
+
+
 def _te_mod(attrs: Attributes, a: Expr, b: Expr) -> Expr:
-    """C's remainder has the dividend's sign; numpy's mod has the divisor's."""
-    rest = call("fmod" if a.dtype.is_float else "rem", a, b)
+    """C's remainder has the dividend's sign; numpy's mod has the divisor's. By 0 it is 0."""
+    rest = call("fmod", a, b) if a.dtype.is_float else call("rem", a, _divisor(b))
     if attrs["fmod"] or a.dtype.c.startswith("u"):
         return rest
     zero = const(0, a.dtype)
@@ -151,7 +182,34 @@ def _te_call(name: str) -> Callable[[Attributes, Expr, Expr], Expr]:
     return lambda attrs, a, b: call(_CALLS.get(name, name), a, b)
 
 
-_COMPUTE = {"pow": _te_pow, "mod": _te_mod}
+def _te_shift(name: str) -> Callable[[Attributes, Expr, Expr], Expr]:
+    """A count below 0 or of the whole width shifts everything out, as numpy has it; C leaves it
+    undefined.
+    """
+
+    def shift(attrs: Attributes, a: Expr, b: Expr) -> Expr:
+        bits = 8 * a.dtype.size
+        if isinstance(b, Const) and 0 <= int(b.value) < bits:
+            return call(name, a, b)
+        fits = call("less", b, const(bits, b.dtype))
+        signed = not b.dtype.c.startswith("u")
+        if signed:
+            fits = call("and", fits, call("greater_equal", b, const(0, b.dtype)))
+        shifted = call(name, a, select(fits, b, const(bits - 1, b.dtype)))
+        if name == "shift_right" and signed:
+            return shifted  # all bits are the sign
+        return select(fits, shifted, const(0, a.dtype))
+
+    return shift
+
+
+_COMPUTE = {
+    "div": _te_div,
+    "pow": _te_pow,
+    "mod": _te_mod,
+    "shift_left": _te_shift("shift_left"),
+    "shift_right": _te_shift("shift_right"),
+}
 
 for _name, (_infer, _numpy) in _BINARY.items():
     _compute = broadcasting(_COMPUTE.get(_name) or _te_call(_name))

@@ -94,6 +94,16 @@ def _gelu(x: AnyArray, attrs: dict[str, Any]) -> AnyArray:
     return np.asarray(0.5 * x * (1.0 + erf(x * math.sqrt(0.5))))
 
 
+def _slope(attrs: Mapping[str, Any]) -> tuple[float, float]:
+    """hard_swish's ramp: its slope (attribute alpha, 1/6) and offset (beta, 1/2)."""
+    return float(attrs.get("alpha", 1.0 / 6.0)), float(attrs.get("beta", 0.5))
+
+
+def _hard_swish(x: AnyArray, attrs: dict[str, Any]) -> AnyArray:
+    slope, offset = _slope(attrs)
+    return np.asarray(x * np.clip(x * slope + offset, 0.0, 1.0))
+
+
 def _clip(x: AnyArray, attrs: dict[str, Any]) -> AnyArray:
     """min(hi, max(lo, x)): hi wins when lo > hi, and NaN stays NaN."""
     lo, hi = attrs["lo"], attrs["hi"]
@@ -149,9 +159,19 @@ _OPS: dict[str, tuple[InferRule, NumpyRule]] = {
     "erf": (_infer_float, _rounded(lambda x, a: erf(x))),
     "sin": (_infer_float, _rounded(lambda x, a: np.sin(x))),
     "cos": (_infer_float, _rounded(lambda x, a: np.cos(x))),
+    "tan": (_infer_float, _rounded(lambda x, a: np.tan(x))),
+    "asin": (_infer_float, _rounded(lambda x, a: np.arcsin(x))),
+    "acos": (_infer_float, _rounded(lambda x, a: np.arccos(x))),
+    "atan": (_infer_float, _rounded(lambda x, a: np.arctan(x))),
+    "sinh": (_infer_float, _rounded(lambda x, a: np.sinh(x))),
+    "cosh": (_infer_float, _rounded(lambda x, a: np.cosh(x))),
+    "asinh": (_infer_float, _rounded(lambda x, a: np.arcsinh(x))),
+    "acosh": (_infer_float, _rounded(lambda x, a: np.arccosh(x))),
+    "atanh": (_infer_float, _rounded(lambda x, a: np.arctanh(x))),
     "softplus": (_infer_float, _rounded(lambda x, a: softplus(x))),
     "softsign": (_infer_float, _rounded(lambda x, a: x / (1.0 + np.abs(x)))),
-    "hard_swish": (_infer_float, _rounded(lambda x, a: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0))),
+    "silu": (_infer_float, _rounded(lambda x, a: x * sigmoid(x * float(a.get("alpha", 1.0))))),
+    "hard_swish": (_infer_float, _rounded(_hard_swish)),
     "hard_sigmoid": (
         _infer_float,
         _rounded(lambda x, a: np.clip(a["alpha"] * x + a["beta"], 0.0, 1.0)),
@@ -222,6 +242,11 @@ def _te_ramp(x: Expr, slope: float, offset: float) -> Expr:
     return call("min", const(1, x.dtype), call("relu", ramp))
 
 
+def _te_silu(x: Expr, attrs: Attributes) -> Expr:
+    alpha = float(attrs.get("alpha", 1.0))
+    return x * call("sigmoid", x if alpha == 1.0 else x * alpha)
+
+
 def _te_leaky(x: Expr, attrs: Attributes) -> Expr:
     return select(call("less", x, const(0, x.dtype)), x * float(attrs["alpha"]), x)
 
@@ -249,7 +274,8 @@ _COMPUTE: dict[str, Callable[[Expr, Attributes], Expr]] = {
     "thresholded_relu": _te_thresholded,
     "softplus": lambda x, a: te_softplus(x),
     "softsign": lambda x, a: x / (call("abs", x) + 1.0),
-    "hard_swish": lambda x, a: x * _te_ramp(x, 1.0 / 6.0, 0.5),
+    "silu": _te_silu,
+    "hard_swish": lambda x, a: x * _te_ramp(x, *_slope(a)),
     "hard_sigmoid": lambda x, a: _te_ramp(x, a["alpha"], a["beta"]),
     "mish": lambda x, a: x * call("tanh", te_softplus(x)),
     "elu": lambda x, a: _te_elu(x, a["alpha"]),

@@ -31,6 +31,9 @@ from aotgen.te.compute import Tensor, compute, optional, present, reduce
 from aotgen.te.expr import Expr
 from aotgen.te.index import Index, as_index
 
+_WIDE_ELEMENTS = 1 << 23
+"""Most elements of a weight matrix that are widened at a time (64 MiB of float64)."""
+
 
 def _infer(node: Node) -> list[TensorType]:
     a, b, bias = type_of(node, 0), type_of(node, 1), optional_type(node, 2)
@@ -55,10 +58,20 @@ def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
     a, b, bias = need(arrays, 0), need(arrays, 1), maybe(arrays, 2)
     right = np.swapaxes(b, -1, -2) if node.attrs["trans_b"] else b
     with np.errstate(all="ignore"):
-        y = np.matmul(wide(a), wide(right))
+        y = _product(wide(a), right)
         if bias is not None:
             y = y + bias
         return [y.astype(a.dtype)]
+
+
+def _product(a: AnyArray, b: AnyArray) -> AnyArray:
+    """a @ b in a's type; a large matrix b is widened a block of columns at a time."""
+    columns = max(1, _WIDE_ELEMENTS // max(1, b.shape[-2]))
+    if b.ndim > 2:
+        columns = b.shape[-1]
+    blocks = range(0, max(1, b.shape[-1]), max(1, columns))
+    parts: list[AnyArray] = [np.matmul(a, wide(b[..., i : i + columns])) for i in blocks]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 def _macs(node: Node) -> int:

@@ -89,7 +89,8 @@ def _infer_concat(node: Node) -> list[TensorType]:
         if not same:
             fail(node, f"cannot join {text(first.shape)} and {text(t.shape)} along axis {axis}")
     extent = first.shape[axis] if len(types) == 1 else sum(t.max_shape[axis] for t in types)
-    return [TensorType(dtype, (*first.shape[:axis], extent, *first.shape[axis + 1 :]))]
+    quant = first.quant if all(t.quant == first.quant for t in types) else None
+    return [TensorType(dtype, (*first.shape[:axis], extent, *first.shape[axis + 1 :]), quant)]
 
 
 def _concat(node: Node, arrays: Arrays) -> list[AnyArray]:

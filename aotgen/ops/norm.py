@@ -32,6 +32,7 @@ from aotgen.te.compute import (
     Tensor,
     broadcast,
     compute,
+    inside,
     is_costly,
     keep_row,
     optional,
@@ -289,6 +290,60 @@ def _te_group_norm(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor,
     return (compute(x.shape, x.dtype, element),)
 
 
+def _te_group_norm_rows(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """By sums over pixels for each channel, which groups then share: memory is read in its order,
+    a vector of channels at a time, however few channels a group has.
+    """
+    x, scale, bias = (present(inputs, i) for i in range(3))
+    groups, channels = int(node.attrs["groups"]), x.shape[-1]
+    size = channels // groups
+    pixels = x.shape[1:-1]
+    count = float(size * np.prod(pixels))
+
+    @cache
+    def statistics(n: Index) -> tuple[Tensor, Tensor]:
+        """Per channel its group's mean, and what to multiply by."""
+
+        def mean_of(value: Callable[[Expr, Index], Expr]) -> Tensor:
+            """Per group the mean of value(x, channel)."""
+            axes = [(f"k{a}", extent) for a, extent in enumerate(pixels)]
+
+            def total(c: Index) -> Expr:
+                return reduce("sum", axes, lambda *k: value(x(n, *k, c), c))
+
+            sums = row([("c", channels)], total)
+
+            def group(g: Index) -> Expr:
+                return reduce("sum", [("j", size)], lambda j: sums(g * size + j)) * (1.0 / count)
+
+            return row([("g", groups)], group)
+
+        def by_channel(value: Callable[[Index, Index], Expr]) -> Tensor:
+            """A row over channels from value(group, channel). It is filled group by group and lies
+            in memory without gaps, so that element (0, c) is channel c: no division finds a group.
+            """
+            axes = [("g", groups), ("j", size)]
+            split = row(axes, lambda g, j: value(g, g * size + j))
+            zero = as_index(0)
+            return compute(
+                (channels,), x.dtype, lambda c: split(c, zero) if size == 1 else split(zero, c)
+            )
+
+        means = mean_of(lambda v, c: v)
+        mean = by_channel(lambda g, c: means(g))
+        variance = mean_of(lambda v, c: (v - mean(c)) * (v - mean(c)))
+        eps = float(node.attrs["eps"])
+        deviation = row([("g", groups)], lambda g: 1.0 / call("sqrt", variance(g) + eps))
+        factor = by_channel(lambda g, c: scale(c) * deviation(g))
+        return mean, factor
+
+    def element(*i: Index) -> Expr:
+        mean, factor = statistics(i[0])
+        return (x(*i) - mean(i[-1])) * factor(i[-1]) + bias(i[-1])
+
+    return (compute(x.shape, x.dtype, element),)
+
+
 register(
     OpDef(
         "instance_norm",
@@ -298,7 +353,16 @@ register(
         _by_rows(_spatial, _te_layer_norm),
     )
 )
-register(OpDef("group_norm", OpPattern.REDUCE, _infer_channel_norm, _group_norm, _te_group_norm))
+register(
+    OpDef(
+        "group_norm",
+        OpPattern.REDUCE,
+        _infer_channel_norm,
+        _group_norm,
+        _te_group_norm,
+        compute_rows=_te_group_norm_rows,
+    )
+)
 
 
 def _infer_lp_norm(node: Node) -> list[TensorType]:
@@ -361,23 +425,52 @@ def _lrn(node: Node, arrays: Arrays) -> list[AnyArray]:
 
 
 def _te_lrn(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """A row of sums over channels first, so that only additions stop at the first and last
+    channel: the powers run on whole vectors.
+    """
     x, attrs = present(inputs, 0), node.attrs
     size, channels = int(attrs["size"]), x.shape[-1]
     before, _ = lrn_window(size)
 
-    def element(*i: Index) -> Expr:
-        first = i[-1] - before
-        bounds = (maximum(0, -first), minimum(size, as_index(channels) - first), size)
-
-        def square(k: Index) -> Expr:
-            v = x(*i[:-1], first + k)
+    @cache
+    def bases_of(pixel: tuple[Index, ...]) -> Tensor:
+        def square(c: Index) -> Expr:
+            v = x(*pixel, c)
             return v * v
 
-        total = reduce("sum", [("k", bounds)], square)
-        base = total * (attrs["alpha"] / size) + float(attrs["bias"])
-        return x(*i) / call("pow", base, const(attrs["beta"], x.dtype))
+        def base(c: Index) -> Expr:
+            first = c - before
+            if size <= _LRN_UNROLLED:
+                zero, total = const(0, x.dtype), None
+                for k in range(size):
+                    part = select(inside(first + k, channels), square(first + k), zero)
+                    total = part if total is None else total + part
+                assert total is not None
+            else:
+                bounds = (maximum(0, -first), minimum(size, as_index(channels) - first), size)
+                total = reduce("sum", [("k", bounds)], lambda k: square(first + k))
+            return total * (float(attrs["alpha"]) / size) + float(attrs["bias"])
+
+        return row([("c", channels)], base)
+
+    def element(*i: Index) -> Expr:
+        return x(*i) / _power(bases_of(i[:-1])(i[-1]), float(attrs["beta"]))
 
     return (compute(x.shape, x.dtype, element),)
+
+
+_LRN_UNROLLED = 16
+"""Widest window whose additions are printed one by one."""
+
+
+def _power(base: Expr, exponent: float) -> Expr:
+    """base ^ exponent; the usual exponents by square roots."""
+    if exponent == 0.5:
+        return call("sqrt", base)
+    if exponent == 0.75:
+        root = call("sqrt", base)
+        return root * call("sqrt", root)
+    return base if exponent == 1 else call("pow", base, const(exponent, base.dtype))
 
 
 register(OpDef("lrn", OpPattern.REDUCE, _infer_lrn, _lrn, _te_lrn))

@@ -51,6 +51,8 @@ class OpDef:
         compute: te definition, ``compute(node, tensors) -> te.Nest``-like (see aotgen.te); None
             for anchors.
         macs: multiply-accumulates of a node, for reports; None counts as zero.
+        compute_rows: another compute definition, with rows kept in scratch memory; preferred where
+            there is such memory (not on a GPU). None where ``compute`` serves both.
     """
 
     name: str
@@ -59,6 +61,7 @@ class OpDef:
     numpy: NumpyRule
     compute: Callable[..., Any] | None = None
     macs: Callable[[Node], int] | None = None
+    compute_rows: Callable[..., Any] | None = None
 
 
 _OPS: dict[str, OpDef] = {}

@@ -8,7 +8,7 @@ float64, rounded once.
 Attributes of a node: mode (nearest, linear, cubic); sizes and scales (full rank: output extents and
 the factors that coordinates use); coord; nearest_mode; cubic_a; exclude_outside; extrapolation (the
 value outside the region of interest); roi (begins, then ends, full rank; only tf_crop_and_resize
-reads it).
+reads it); antialias (linear and cubic filters grow where an axis shrinks; absent is false).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from aotgen.ir.graph import Node
 from aotgen.ir.types import DType, TensorType
 from aotgen.ops.common import AnyArray, Arrays, fail, need, per_axis, type_of
 from aotgen.ops.registry import OpDef, OpPattern, register
-from aotgen.te.compute import Tensor, compute, int_range, present, table
+from aotgen.te.compute import Tensor, compute, int_range, present, reduce, table
 from aotgen.te.expr import Expr, call, cast, const, select
-from aotgen.te.index import Index, as_index, floordiv
+from aotgen.te.index import Index, IndexLike, as_index, floordiv
 from aotgen.te.simplify import elem
 
 _MODES = ("nearest", "linear", "cubic")
@@ -111,17 +111,43 @@ def _nearest_indices(coordinates: FloatArray, rounding: str) -> npt.NDArray[np.i
     return found.astype(np.int64)
 
 
+def _cubic(distance: AnyArray, a: float) -> npt.NDArray[np.float64]:
+    """Keys' convolution kernel (IEEE Trans. ASSP 29, 1981)."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0.0)), np.float64)
+
+
 def _cubic_weights(fraction: FloatArray, a: float) -> npt.NDArray[np.float64]:
-    """Weights at distances 1+t, t, 1-t, 2-t: Keys' convolution (IEEE Trans. ASSP 29, 1981)."""
+    """Weights at distances 1+t, t, 1-t, 2-t."""
     t = fraction.astype(np.float64)
+    return np.stack([_cubic(d, a) for d in (1 + t, t, 1 - t, 2 - t)], axis=-1)
 
-    def near(d: AnyArray) -> AnyArray:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
 
-    def far(d: AnyArray) -> AnyArray:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    return np.stack([far(1 + t), near(t), near(1 - t), far(2 - t)], axis=-1)
+def _antialiased(node: Node, axis: int, c: FloatArray) -> AxisTable:
+    """An axis that shrinks by a filter stretched to the distance of output elements. What it reads
+    outside the input is the element at the edge, or nothing with ``exclude_outside``.
+    """
+    n, attrs = node.input(0).shape[axis], node.attrs
+    scale = float(np.float32(attrs["scales"][axis]))
+    linear = attrs["mode"] == "linear"
+    support = (1.0 if linear else 2.0) / scale
+    centre = c.astype(np.float64)
+    first = np.floor(centre - support).astype(np.int64) + 1
+    indices = first[:, None] + np.arange(int(np.ceil(2 * support)) + 1)
+    distance = (indices - centre[:, None]) * scale
+    if linear:
+        weights = np.clip(1 - np.abs(distance), 0, 1)
+    else:
+        weights = _cubic(distance, float(attrs["cubic_a"]))
+    if attrs["exclude_outside"]:
+        weights = np.where((indices < 0) | (indices >= n), 0.0, weights)
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    while not weights[:, -1].any():
+        indices, weights = indices[:, :-1], weights[:, :-1]
+    nothing = np.zeros(len(c), bool)
+    return AxisTable(np.clip(indices, 0, n - 1), weights.astype(np.float32), nothing, n)
 
 
 def axis_table(node: Node, axis: int) -> AxisTable:
@@ -136,6 +162,8 @@ def axis_table(node: Node, axis: int) -> AxisTable:
     if attrs["mode"] == "nearest":
         indices = np.clip(_nearest_indices(c, attrs["nearest_mode"]), 0, n - 1)
         return AxisTable(indices[:, None], np.ones((out, 1), np.float32), outside, n)
+    if attrs.get("antialias") and attrs["scales"][axis] < 1 and not crops:
+        return _antialiased(node, axis, c)
     if attrs["mode"] == "linear":
         c = np.clip(c, 0, n - 1).astype(np.float32)
         low = np.floor(c).astype(np.int64)
@@ -196,7 +224,7 @@ def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
     return [y.astype(x.dtype)]
 
 
-def _te_positions(found: AxisTable, name: str) -> Callable[[Index, int], Index]:
+def _te_positions(found: AxisTable, name: str) -> Callable[[Index, IndexLike], Index]:
     """(output index, tap) -> input index; regular patterns need no table."""
     columns = found.indices
     out, taps = columns.shape
@@ -208,6 +236,10 @@ def _te_positions(found: AxisTable, name: str) -> Callable[[Index, int], Index]:
         return lambda i, t: i * step + int(columns[0, 0])
     rows = table(f"{name}_index", columns.astype(np.int32))
     return lambda i, t: elem(rows(i, as_index(t)), (0, found.extent - 1))
+
+
+_UNROLLED = 4
+"""Most taps of an axis that are printed one by one."""
 
 
 def _te_resize(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -224,6 +256,24 @@ def _te_resize(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...
     crops = [a for a in changed if found[a].outside.any()]
     outside = {a: table(f"axis{a}_outside", found[a].outside) for a in crops}
 
+    filters = [a for a in changed if found[a].indices.shape[1] > _UNROLLED]
+    short = [a for a in changed if a not in filters]
+
+    def filtered(i: tuple[Index, ...]) -> Expr:
+        """The sum over the taps of the axes that have many."""
+
+        def product(*taps: Index) -> Expr:
+            where, value = list(i), None
+            for axis, t in zip(filters, taps, strict=True):
+                weight = weights[axis](i[axis], t)
+                where[axis] = positions[axis](i[axis], t)
+                value = weight if value is None else value * weight
+            inner = blend(tuple(where), short)
+            return inner if value is None else inner * value
+
+        axes = [(f"t{a}", found[a].indices.shape[1]) for a in filters]
+        return reduce("sum", axes, product) if axes else blend(i, short)
+
     def blend(i: tuple[Index, ...], todo: Sequence[int]) -> Expr:
         """The weighted sum over the taps of every axis in ``todo``, the first one outermost."""
         if not todo:
@@ -239,7 +289,7 @@ def _te_resize(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...
         return total
 
     def element(*i: Index) -> Expr:
-        value = blend(i, changed)
+        value = filtered(i)
         for axis in crops:
             fill = const(node.attrs["extrapolation"], dtype)
             value = select(outside[axis](i[axis]), fill, value)

@@ -1,4 +1,4 @@
-"""cumsum: running sums along an axis, in float64 for floats."""
+"""cumsum and cumprod: running sums and products along an axis, in float64 for floats."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ def _infer(node: Node) -> list[TensorType]:
 
 
 def _numpy(node: Node, arrays: Arrays) -> list[AnyArray]:
-    """Sum of the elements up to each one.
+    """Sum or product of the elements up to each one.
 
     Without itself when ``exclusive``, from the end when ``reverse``.
     """
     x, axis = need(arrays), int(node.attrs["axis"])
     ordered = np.flip(x, axis) if node.attrs["reverse"] else x
+    join = np.cumprod if node.op == "cumprod" else np.cumsum
     with np.errstate(all="ignore"):
-        total = np.cumsum(wide(ordered), axis=axis, dtype=wide(ordered).dtype)
+        total = join(wide(ordered), axis=axis, dtype=wide(ordered).dtype)
     if node.attrs["exclusive"]:
         total = np.roll(total, 1, axis=axis)
-        total[(slice(None),) * axis + (slice(0, 1),)] = 0
+        total[(slice(None),) * axis + (slice(0, 1),)] = int(node.op == "cumprod")
     return [(np.flip(total, axis) if node.attrs["reverse"] else total).astype(x.dtype)]
 
 
 def _compute(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     x, attrs = present(inputs, 0), node.attrs
-    scan = Scan(int(attrs["axis"]), bool(attrs["exclusive"]), bool(attrs["reverse"]), x)
+    exclusive, reverse = bool(attrs["exclusive"]), bool(attrs["reverse"])
+    scan = Scan(int(attrs["axis"]), exclusive, reverse, x, product=node.op == "cumprod")
     return (Tensor(x.shape, x.dtype, x.fn, scan=scan),)
 
 
 register(OpDef("cumsum", OpPattern.OPAQUE, _infer, _numpy, _compute))
+register(OpDef("cumprod", OpPattern.OPAQUE, _infer, _numpy, _compute))

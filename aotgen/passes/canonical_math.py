@@ -4,7 +4,7 @@
     x * 1 = x + 0 = pow(x, 1) = x
     max(min(x, hi), lo), clip(clip(x)) = clip(x);  clip(x, 0, inf) = relu(x)
     matmul(a, B) + c = matmul(a, B, c);  conv(x, W) + c = conv(x, W, c)
-    decomposed layer_norm, gelu, hard_swish, hard_sigmoid, mish = the op
+    decomposed layer_norm, gelu, silu, hard_swish, hard_sigmoid, mish = the op
 
 A reciprocal, a sum of constants and a decomposed function in one piece round differently from the
 model's own spelling: some units in the last place, which is why this is level 3.
@@ -253,11 +253,20 @@ def _becomes(op: str, **attrs: object) -> Rewrite:
 
 
 def _gated(rw: Rewriter, match: Match) -> str | None:
-    """x * hard_sigmoid(x), with hard_swish's own slope and offset."""
+    """x * hard_sigmoid(x), which keeps a slope and offset that are not hard_swish's own."""
     gate = match.node("gate").attrs
-    if not (close(gate["alpha"], 1 / 6) and close(gate["beta"], 0.5)):
-        return "another slope or offset"
-    return _becomes("hard_swish")(rw, match)
+    slope, offset = float(gate["alpha"]), float(gate["beta"])
+    usual = close(slope, 1 / 6) and close(offset, 0.5)
+    attrs = {} if usual else {"alpha": slope, "beta": offset}
+    return _becomes("hard_swish", **attrs)(rw, match)
+
+
+def _silu(rw: Rewriter, match: Match) -> str | None:
+    """x * sigmoid(alpha * x)."""
+    alpha = scalar_of(match["alpha"])
+    if alpha is None or not math.isfinite(alpha):
+        return "alpha is not finite"
+    return _becomes("silu", alpha=alpha)(rw, match)
 
 
 _x, _c, _d = Var("x"), Const("c"), Const("d")
@@ -311,6 +320,8 @@ MATH_RULES = (
         Product(1 / 6, Op("clip", Op("add", _x, Scalar(3.0)), attrs={"lo": 0.0, "hi": 6.0})),
         _becomes("hard_sigmoid", **_SIXTH),
     ),
+    Rule("silu", Product(1.0, _x, Op("sigmoid", _x)), _becomes("silu")),
+    Rule("silu", Product(1.0, _x, Op("sigmoid", Op("mul", _x, Scalar(name="alpha")))), _silu),
     Rule("mish", Product(1.0, _x, Op("tanh", Op("softplus", _x))), _becomes("mish")),
     Rule("neutral", Op(("add", "mul"), _x, _c), _drop_neutral),
     Rule("neutral", Op(("sub", "div", "pow"), _x, _c), _drop_neutral),

@@ -33,6 +33,8 @@ def _group_norm(rw: Rewriter, match: Match) -> str | None:
         return "does not split the channels"
     if channels % groups:
         return "groups do not divide the channels"
+    if not _swaps(match) and 1 not in norm.output.shape[1:]:
+        return "the elements of a group are not neighbours"
     last = x.type.rank - 1
     parameters = [
         constant_like(rw.graph, np.repeat(array, channels // groups), f"{norm.name}.{name}")
@@ -70,7 +72,9 @@ def _swaps(match: Match) -> list[Node]:
 
 
 def _grouped(match: Match, groups: int, rest: int) -> tuple[int, int]:
-    """Shape of the split tensor behind the batch: without swaps it is one group, channels last."""
+    """Shape of the split tensor behind the batch. Without swaps it is channels last: groups of
+    channels only where there is one group, or one element in each.
+    """
     return (groups, rest) if _swaps(match) else (rest, groups)
 
 

@@ -31,6 +31,7 @@ ELEMENTWISE_UNARY = (
     "erf",
     "clip",
     "gelu",
+    "silu",
     "hard_swish",
     "hard_sigmoid",
     "leaky_relu",

@@ -21,10 +21,14 @@ from aotgen.memory.relations import is_view_op
 from aotgen.ops.registry import OpPattern, op_def
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import broadcasts
-from aotgen.passes.rewrite import is_plain
+from aotgen.passes.rewrite import is_movable_node, is_plain
 
 _ROW_OPS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"})
 """What te can run in place on finished rows."""
+
+
+MAX_OPS = 256
+"""About the most ops of a Group: te's expressions are as deep as its chains are long."""
 
 
 def kernel_calls(graph: Graph) -> int:
@@ -77,6 +81,7 @@ class _Fusion:
         self.results = set(graph.outputs)
         self.owner: dict[Node, Node] = {}
         self.members: dict[Node, list[Node]] = {}
+        self._movable: dict[Node, bool] = {}
 
     def claim(self, nodes: list[Node]) -> None:
         """Make ``nodes`` a group."""
@@ -91,14 +96,17 @@ class _Fusion:
         users = self.users[node.output]
         if len(users) != 1 or users[0] in self.owner or len(users[0].outputs) != 1:
             return None
-        return users[0] if is_plain(*users[0].args, *users[0].outputs) else None
+        user = users[0]
+        if user not in self._movable:
+            self._movable[user] = is_movable_node(user)
+        return user if self._movable[user] else None
 
     def grow_anchor(self, anchor: Node) -> None:
         """The element-wise ops behind an anchor; behind a matmul one op on whole rows too."""
         nodes = [anchor]
         if anchor.output.dtype is DType.F32 and is_plain(*anchor.args, anchor.output):
             rows = False
-            while True:
+            while len(nodes) < MAX_OPS:
                 user = self.next_of(nodes[-1])
                 if user is None:
                     break
@@ -122,19 +130,20 @@ class _Fusion:
     def forward(self, nodes: list[Node]) -> list[Node]:
         """``nodes`` and the chain of element-wise ops behind them that keep the shape."""
         nodes = list(nodes)
-        while True:
+        while len(nodes) < MAX_OPS:
             user = self.next_of(nodes[-1])
             if user is None or not broadcasts(user):
-                return nodes
+                break
             if user.output.type.shape != nodes[-1].output.type.shape:
-                return nodes
+                break
             nodes.append(user)
+        return nodes
 
     def backward(self, root: Node) -> list[Node]:
         """The tree of element-wise ops that ends in ``root``, in execution order."""
         tree = [root]
         stack = [root]
-        while stack:
+        while stack and len(tree) < MAX_OPS:
             node = stack.pop()
             for value in dict.fromkeys(node.args):
                 inner = value.producer

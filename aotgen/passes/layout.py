@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aotgen.ir.graph import Node
@@ -74,6 +74,8 @@ def permuted(node: Node, perm: Perm) -> Permuted | None:
     attrs = dict(node.attrs)
     rank = len(perm)
     if broadcasts(node):
+        if node.op in ("quantize", "dequantize") and attrs["quant"].axis is not None:
+            attrs["quant"] = replace(attrs["quant"], axis=perm[attrs["quant"].axis])
         return Permuted(attrs, perm) if node.output.type.rank == rank else None
     if node.op in _AXIS_OPS:
         attrs["axis"] = perm[attrs["axis"]]

@@ -8,6 +8,7 @@ share their source's memory, concat's inputs its output's.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from aotgen.ir.graph import Graph, Value
@@ -81,18 +82,33 @@ class _Memory:
         for index, needs in enumerate(self.needs):
             for need in needs:
                 readers[need].append(index)
-        ready = [i for i, n in enumerate(waiting) if n == 0]
+        touched: dict[Value, list[int]] = {}
+        for index, buffers in enumerate(self.touches):
+            for buffer in buffers:
+                touched.setdefault(buffer, []).append(index)
+        growth = [self._growth(i, left, live) for i in range(len(waiting))]
+        ready = [(growth[i], i) for i, n in enumerate(waiting) if n == 0]
+        heapq.heapify(ready)
         order: list[int] = []
+        done: set[int] = set()
         while ready:
-            best = min(ready, key=lambda i: (self._growth(i, left, live), i))
-            ready.remove(best)
+            found, best = heapq.heappop(ready)
+            if best in done or found != growth[best]:
+                continue
+            done.add(best)
             order.append(best)
+            # Only what becomes live or has one toucher left changes what another group costs.
+            changed = [b for b in self.touches[best] if b not in live or left[b] == 2]
             live.update(self.touches[best])
             self._free(best, left, live)
+            for index in dict.fromkeys(i for b in changed for i in touched[b] if i not in done):
+                growth[index] = self._growth(index, left, live)
+                if waiting[index] == 0:
+                    heapq.heappush(ready, (growth[index], index))
             for index in readers[best]:
                 waiting[index] -= 1
                 if waiting[index] == 0:
-                    ready.append(index)
+                    heapq.heappush(ready, (growth[index], index))
         return order
 
     def _readers(self) -> dict[Value, int]:
@@ -127,8 +143,11 @@ def _share_buffers(graph: Graph) -> dict[Value, Value]:
     parent: dict[Value, Value] = {}
 
     def root(value: Value) -> Value:
-        while parent.get(value, value) is not value:
+        path: list[Value] = []
+        while value in parent:
+            path.append(value)
             value = parent[value]
+        parent.update(dict.fromkeys(path, value))
         return value
 
     values = [v for v in graph.values() if not v.is_const]

@@ -24,14 +24,18 @@ from aotgen.passes.fast_math import FastMath
 from aotgen.passes.fold_constant import FoldConstant
 from aotgen.passes.fold_scale_axis import FoldScaleAxis
 from aotgen.passes.fuse_ops import FuseOps, single_groups
+from aotgen.passes.legalize_f16 import LegalizeF16
 from aotgen.passes.order_groups import OrderGroups
+from aotgen.passes.quantize_canonicalize import QuantizeCanonicalize
 from aotgen.passes.simplify_inference import SimplifyInference
 from aotgen.passes.sink_transposes import SinkTransposes
 
 SIMPLIFICATIONS: tuple[Pass, ...] = (
+    LegalizeF16(),
     SimplifyInference(),
-    FoldConstant(),
     SinkTransposes(),
+    QuantizeCanonicalize(),
+    FoldConstant(),
     CanonicalizeCast(),
     CanonicalizeOps(),
     FoldScaleAxis(),
@@ -51,6 +55,11 @@ PASSES: tuple[Pass, ...] = (
 )
 """All passes, in the order in which they run."""
 
+PLAN_STEPS: dict[str, int] = {"alter_op_layout": 3}
+"""Steps with an opt level that belong to plan, since they look at time: ``disabled`` takes their
+names, too.
+"""
+
 MAX_ROUNDS = 10
 """Each round only sees what the one before uncovered; two or three are usual."""
 
@@ -61,7 +70,12 @@ the graph."""
 
 def pass_names() -> list[str]:
     """The names that ``disabled`` takes, in the order in which the passes run."""
-    return [p.name for p in PASSES]
+    return [*(p.name for p in PASSES), *PLAN_STEPS]
+
+
+def runs_plan_step(name: str, opt_level: int, disabled: Collection[str]) -> bool:
+    """Whether plan takes a step of ``PLAN_STEPS``."""
+    return PLAN_STEPS[name] <= opt_level and name not in disabled
 
 
 def run_passes(

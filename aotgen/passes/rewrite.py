@@ -31,6 +31,18 @@ def is_plain_node(node: Node) -> bool:
     return is_plain(*values) and all(v.type.is_static for v in values)
 
 
+def is_movable_node(node: Node) -> bool:
+    """Elements of the node's values may change places: all shapes are static, what is quantized are
+    integers of one scale, and the type rule gives the outputs their quantization again."""
+    values = [*node.args, *node.outputs]
+    if not all(v.type.is_static for v in values):
+        return False
+    quantized = [v for v in values if v.type.quant is not None]
+    if any(v.type.quant.axis is not None or v.dtype.is_float for v in quantized if v.type.quant):
+        return False
+    return not quantized or op_def(node.op).infer(node) == type_of(node)
+
+
 def is_f32(*values: Value) -> bool:
     return all(v.dtype is DType.F32 for v in values)
 
@@ -168,18 +180,12 @@ class Rewriter:
         """Let all that reads ``old``, graph outputs too, read ``new``; remove what nothing reads
         any more."""
         for user in self.users(old):
-            self._set_inputs(user, [new if v is old else v for v in user.inputs])
+            user.inputs = [new if v is old else v for v in user.inputs]
+            self._users.setdefault(new, {})[user] = None
+        self._users.get(old, {}).clear()
         self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
         self.modified = True
         self._remove_dead([old])
-
-    def _set_inputs(self, node: Node, inputs: list[Value | None]) -> None:
-        for value in node.args:
-            self._users[value].pop(node, None)
-        node.inputs = inputs
-        for value in node.args:
-            self._users.setdefault(value, {})[node] = None
-        self.modified = True
 
     def _adopt(self, node: Node) -> None:
         self._alive.add(node)
@@ -191,8 +197,10 @@ class Rewriter:
 
     def _forget(self, node: Node) -> None:
         self._alive.discard(node)
-        for value in node.args:
+        for value in dict.fromkeys(node.args):
             self._users[value].pop(node, None)
+            if value.is_const and not self._users[value]:
+                del self._users[value]  # nothing else may hold it: weights are large
 
     def _remove_dead(self, values: Iterable[Value]) -> None:
         """Remove the producers of ``values`` that nothing reads, and theirs in turn."""

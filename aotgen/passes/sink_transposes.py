@@ -21,7 +21,7 @@ from aotgen.passes import layout
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import Perm
 from aotgen.passes.matmul_operands import fold_flatten, use_trans_b
-from aotgen.passes.rewrite import Rewriter, is_plain_node, merged_origin
+from aotgen.passes.rewrite import Rewriter, is_movable_node, merged_origin
 
 _DEPTH = 64
 """How many ops up a transpose may move."""
@@ -50,7 +50,7 @@ def _sweep(rw: Rewriter) -> bool:
     moved = False
     seen: dict[tuple[Value, Perm], Node] = {}
     for node in rw.nodes():
-        if not rw.alive(node) or not is_plain_node(node):
+        if not rw.alive(node) or not is_movable_node(node):
             continue
         if node.op == "transpose":
             moved |= _simplify(rw, node) or _share(rw, node, seen)
@@ -211,7 +211,7 @@ def _sink_reshape(rw: Rewriter, node: Node) -> bool:
     source = x
     if not layout.moves_only_units(x.shape, split.before):
         # A real transpose stays in front; a second one behind must find its counterpart.
-        if not _absorbed(rw, node.output, 8):
+        if not _absorbed(rw, node.output, split.after, 8):
             return False
         source = rw.insert_before(
             node, "transpose", [x], origin=transposed.producer.origin, perm=split.before
@@ -230,31 +230,41 @@ def _reshape_of_units(rw: Rewriter, node: Node, x: Value, perm: Perm) -> bool:
     return True
 
 
-def _absorbed(rw: Rewriter, value: Value, depth: int) -> bool:
-    """All that reads ``value`` is a transpose, or lets one pass that comes to it."""
+def _absorbed(rw: Rewriter, value: Value, perm: Perm, depth: int) -> bool:
+    """All that reads ``value`` is a transpose, or lets one by ``perm`` pass that comes to it."""
     if rw.is_output(value) or depth == 0:
         return False
     for user in rw.users(value):
         if user.op == "transpose":
             continue
-        if len(_data_inputs(user)) != 1 or layout.permuted(user, _turn(value)) is None:
+        behind = _behind(user, value, perm)
+        if behind is None:
             return False
-        if not all(_absorbed(rw, out, depth - 1) for out in user.outputs):
+        if not all(_absorbed(rw, out, behind, depth - 1) for out in user.outputs):
             return False
     return True
 
 
-def _turn(value: Value) -> Perm:
-    """Some permutation of value's axes that moves all of them but the first."""
-    rank = value.type.rank
-    return (0, *range(2, rank), 1) if rank > 1 else (0,) * rank
+def _behind(user: Node, value: Value, perm: Perm) -> Perm | None:
+    """What a transpose of ``value`` by ``perm`` becomes behind its reader; None when it stays."""
+    if user.op == "reshape":
+        source = tuple(value.shape[i] for i in layout.inverse(perm))
+        split = layout.split_reshape(source, perm, user.output.shape)
+        if split is None or not layout.moves_only_units(source, split.before):
+            return None
+        return None if layout.is_identity(split.after) else split.after
+    step = layout.permuted(user, perm)
+    others = [v for v in _data_inputs(user) if v is not value]
+    if step is None or not all(_can_undo(v, perm) for v in others):
+        return None
+    return step.out
 
 
 def _hoist_one(rw: Rewriter) -> bool:
     """Move one transpose up through the ops that compute its input, if fewer transposes are left
     then."""
     for node in rw.nodes():
-        if node.op != "transpose" or not is_plain_node(node):
+        if node.op != "transpose" or not is_movable_node(node):
             continue
         inner, perm = node.input(0).producer, node.attrs["perm"]
         if inner is None or not _hoistable(rw, inner, perm):
@@ -286,7 +296,7 @@ def _hoist_cost(rw: Rewriter, value: Value, perm: Perm, depth: int) -> int:
 
 def _hoistable(rw: Rewriter, node: Node, perm: Perm) -> bool:
     """transpose(node(...), perm) = node'(transpose(..., perm)), and nothing else reads the node."""
-    if len(node.outputs) != 1 or rw.sole_user(node.output) is None or not is_plain_node(node):
+    if len(node.outputs) != 1 or rw.sole_user(node.output) is None or not is_movable_node(node):
         return False
     data = _data_inputs(node)
     if not data or any(v.type.rank != len(perm) and not v.is_const for v in data):
@@ -330,5 +340,5 @@ def _hoisted_operands(
 
 def _as_reshape(rw: Rewriter, node: Node) -> None:
     """A transpose that moves no element in memory is a reshape."""
-    if is_plain_node(node) and layout.moves_only_units(node.input(0).shape, node.attrs["perm"]):
+    if is_movable_node(node) and layout.moves_only_units(node.input(0).shape, node.attrs["perm"]):
         rw.replace(node, "reshape", [node.input(0)], {"shape": node.output.type.shape})

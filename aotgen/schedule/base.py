@@ -27,9 +27,11 @@ from aotgen.target.target import Target
 
 KnobValue = int | str | bool
 
+Border = tuple[tuple[int, int], ...]
+"""Elements before and behind, per axis; empty for none."""
 
 Layout = Literal["strided", "panel", "nchwc"]
-"""strided; packed panels [K/4][mr][4]; channel blocks NCHWc."""
+"""strided; packed panels [K/4][mr][4]; channel blocks [N][C/c][spatial][c], c = ``View.block``."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,14 @@ class View:
 
     Attributes:
         shape: logical, in the IR's layout (NHWC for images).
-        strides: elements per axis, 0 for a broadcast axis.
+        strides: elements per axis, 0 for a broadcast axis. Of an nchwc view: from image to image
+            and from pixel to pixel of one block; the last one, 1, holds inside a block.
         dtype: of the elements.
         border: per axis (before, after): how many elements outside the shape may be read and
             are zero.
+        layout: "strided", or "nchwc" for blocks of channels.
+        block: channels of a block of an nchwc view; they divide the channels.
+        block_stride: elements from one block of a pixel to the next.
     """
 
     shape: tuple[int, ...]
@@ -50,14 +56,74 @@ class View:
     dtype: DType
     border: tuple[tuple[int, int], ...] = ()
     layout: Layout = "strided"
+    block: int = 0
+    block_stride: int = 0
 
     @classmethod
     def dense(cls, shape: tuple[int, ...], dtype: DType) -> View:
         return cls(shape, dense_strides(shape), dtype)
 
+    @classmethod
+    def blocked(cls, shape: tuple[int, ...], dtype: DType, block: int, border: Border = ()) -> View:
+        """[N][C/block][spatial][block] without gaps, the border around each block's plane."""
+        pairs = border or ((0, 0),) * len(shape)
+        if pairs[0] != (0, 0) or pairs[-1] != (0, 0) or shape[-1] % block:
+            raise ValueError("blocks of channels need whole blocks, and borders of spatial axes")
+        extents = [n + b + e for n, (b, e) in zip(shape[1:-1], pairs[1:-1], strict=True)]
+        inner = dense_strides((*extents, block))
+        plane = extents[0] * inner[0] if extents else block
+        strides = (shape[-1] // block * plane, *inner)
+        return cls(shape, strides, dtype, border, "nchwc", block, plane)
+
+    @property
+    def layout_name(self) -> str:
+        """ "strided", or "NCHW16c" and the like."""
+        spatial = "DHW"[5 - len(self.shape) :]
+        return f"NC{spatial}{self.block}c" if self.layout == "nchwc" else self.layout
+
+    @property
+    def channel_step(self) -> int:
+        """Elements from channel c to channel c + block, per channel: channel c, a multiple of the
+        block, lies c * channel_step elements behind channel 0. 1 for a strided view whose channels
+        are neighbours.
+        """
+        return self.block_stride // self.block if self.layout == "nchwc" else 1
+
+    def split_channels(self, block: int) -> View:
+        """The same elements in the same logical order as a strided view whose last axis is cut into
+        (C/block, block).
+
+        Raises:
+            ValueError: the view has blocks of another size.
+        """
+        if self.layout == "nchwc" and self.block != block:
+            raise ValueError(f"a view in blocks of {self.block} channels is none of {block}")
+        n, step = self.shape[-1], self.strides[-1]
+        outer = self.block_stride if self.layout == "nchwc" else block * step
+        border = (*self.border[:-1], (0, 0), (0, 0)) if self.border else ()
+        return View(
+            (*self.shape[:-1], n // block, block),
+            (*self.strides[:-1], outer, step),
+            self.dtype,
+            border,
+        )
+
+    def permuted(self, perm: tuple[int, ...]) -> View:
+        """A strided view with its axes in another order."""
+        border = tuple(self.border[p] for p in perm) if self.border else ()
+        shape = tuple(self.shape[p] for p in perm)
+        return View(shape, tuple(self.strides[p] for p in perm), self.dtype, border)
+
+    @property
+    def as_strided(self) -> View:
+        """This view, or for blocks of channels the strided one with an axis more."""
+        return self.split_channels(self.block) if self.layout == "nchwc" else self
+
     @property
     def is_dense(self) -> bool:
         """Row-major without gaps; the stride of an axis of extent 1 does not matter."""
+        if self.layout != "strided":
+            return False
         expected = dense_strides(self.shape)
         return all(
             n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True)
@@ -66,6 +132,8 @@ class View:
     @property
     def has_even_rows(self) -> bool:
         """Whether all axes but the last count as one axis."""
+        if self.layout != "strided":
+            return False
         outer = zip(self.shape[:-1], self.strides[:-1], strict=True)
         axes = [(n, s) for n, s in outer if n != 1]
         return all(wide == n * s for (_, wide), (n, s) in itertools.pairwise(axes))
@@ -135,6 +203,7 @@ class Need:
         dense: the view must be dense.
         even_rows: rows, the vectors along the last axis, must lie at one distance from each other.
         layout: the view must have this layout.
+        block: channels of a block that an nchwc view must have.
     """
 
     border: tuple[tuple[int, int], ...] = ()
@@ -142,9 +211,12 @@ class Need:
     dense: bool = False
     even_rows: bool = False
     layout: Layout = "strided"
+    block: int = 0
 
     def met_by(self, view: View) -> bool:
-        if view.layout != self.layout or (self.dense and not view.is_dense):
+        if view.layout != self.layout or view.block != self.block:
+            return False
+        if self.dense and not view.is_dense:
             return False
         if self.even_rows and not view.has_even_rows:
             return False
@@ -273,6 +345,12 @@ class Template(ABC):
     def output_need(self, group: Group, target: Target, config: Config) -> Need:
         """What the output's view must offer (its border is plan's business)."""
         return Need()
+
+    def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
+        """Layouts of (the anchor's input, the output) beside (strided, strided) that the template
+        can be asked for by the knobs of ``aotgen.schedule.layouts``.
+        """
+        return []
 
     def may_alias(self, group: Group, value: Value) -> Alias:
         """Whether the output may be written over activation ``value``."""

@@ -120,7 +120,7 @@ def pass_steps(problem: Problem, pixels: int, vectors: int, target: Target) -> i
     if problem.rows * problem.cols <= pixels:
         return 0
     width = vectors * target.vl * 4
-    if target.isa == "neon":
+    if target.has_neon:
         limit = max(64, target.l1_bytes * 5 // 8 // (width + 32))
     else:
         limit = max(64, target.l2_bytes // 6 // width)
@@ -179,7 +179,7 @@ def best_shape(
 
 def _orders(problem: Problem, oh: int, ow: int, vectors: int, target: Target) -> list[DenseConfig]:
     """Both loop orders of a tile."""
-    unroll = 8 if target.isa == "neon" else 4
+    unroll = 8 if target.has_neon else 4
     found = [DenseConfig(oh, ow, vectors, 0, 0, unroll)]
     if -(-problem.channels // (vectors * target.vl)) > 1:
         kc = pass_steps(problem, oh * ow, vectors, target) if problem.packed else 0

@@ -1,7 +1,8 @@
 """Depthwise conv (one filter per channel): register tiles with row reuse, vectors over channels.
 
 An input vector is loaded once for all outputs of the tile that it touches; the filter stays in
-registers where it fits.
+registers where it fits. Where the input lies in blocks of channels, the loop over channels goes
+around all pixels instead of into each tile, and neighbouring tiles find their rows in L1.
 """
 
 from __future__ import annotations
@@ -20,16 +21,31 @@ from aotgen.schedule.base import (
     Config,
     Kernel,
     Knob,
+    Layout,
     Need,
     PackedConst,
     ScheduleError,
     Template,
     Views,
 )
-from aotgen.schedule.conv2d_direct import alias, conv_title, output_axes, why_not
+from aotgen.schedule.cache_model import layout_cycles
+from aotgen.schedule.conv2d_direct import (
+    alias,
+    channel_steps,
+    conv_title,
+    output_axes,
+    why_not,
+)
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Axis, Block, kernel_params, loop, terms
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.layouts import (
+    Y_LAYOUT,
+    in_layout,
+    laid_out,
+    layout_of,
+    planewise_layouts,
+)
 from aotgen.schedule.packing import pad_channels
 from aotgen.schedule.tiles import Run, core_model, padded, split_even
 from aotgen.target.target import Target
@@ -95,10 +111,14 @@ class Conv2dDepthwise(Template):
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         node = group.nodes[0]
-        return {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+        needs = {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+        return laid_out(needs, group, config, target)
+
+    def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
+        return planewise_layouts(group, target)
 
     def output_need(self, group: Group, target: Target, config: Config) -> Need:
-        return Need(unit_inner=True)
+        return in_layout(Need(unit_inner=True), layout_of(config, Y_LAYOUT), target)
 
     def may_alias(self, group: Group, value: Value) -> Alias:
         return alias(group, value)
@@ -116,6 +136,7 @@ class Conv2dDepthwise(Template):
             * (shape.size[1] * shape.size[2] + shape.out[1] * shape.out[2])
         )
         cycles += moved / (core.l2 if moved < target.l2_bytes else core.far)
+        cycles += layout_cycles(shape, rows, cols, target, config)
         return cycles / core.ghz * 1e-9
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
@@ -129,10 +150,11 @@ class Conv2dDepthwise(Template):
             "kernels/conv2d_depthwise.c.j2",
             epilogue=fused.function,
             tiles=[writer.tile(h, w) for h, w in writer.used],
-            full=shape.channels // target.vl * target.vl,
+            full=0 if writer.outside else shape.channels // target.vl * target.vl,
             lanes=shape.channels % target.vl,
+            outside=writer.outside,
             vl=target.vl,
-            barrier=target.isa == "neon",
+            barrier=target.has_neon,
             title="depthwise " + conv_title(shape),
             params=kernel_params(args, fused),
             body=body,
@@ -221,6 +243,8 @@ class _Writer:
         self.col = Axis(shape.out[2], {**col, "x": self.xs[2] * shape.stride[2]})
         self.rows = split_even(shape.out[1], config.int("oh_tile"))
         self.cols = split_even(shape.out[2], config.int("ow_tile"))
+        self.outside = self.x.layout == "nchwc"
+        self.steps = {"x": self.x.channel_step, **channel_steps(group, views, fused)}
         self.wide = padded(shape.channels, target.vl)
         self.bias = node.optional(2)
         self.used = [(r.size, c.size) for r in self.rows for c in self.cols]
@@ -249,7 +273,9 @@ class _Writer:
     def tile(self, rows: int, cols: int) -> dict[str, Any]:
         window, xs = self.window, self.xs
         held = _held(window, rows * cols, self.target)
-        weight = [f"vload(w + c + {t * self.wide})" for t in range(window.taps)]
+        w = "w" if self.outside else "w + c"
+        weight = [f"vload({terms(w, offset=t * self.wide)})" for t in range(window.taps)]
+        bias = "vload(bias)" if self.outside else "vload(bias + c)"
         outputs = []
         for i in range(rows * cols):
             at = {
@@ -259,7 +285,7 @@ class _Writer:
             outputs.append(
                 {
                     "i": i,
-                    "init": "vload(bias + c)" if self.bias is not None else "vzero()",
+                    "init": bias if self.bias is not None else "vzero()",
                     "store": self._store(i, at, 0),
                     "tail": self._store(i, at, self.shape.channels % self.vl),
                 }
@@ -273,7 +299,8 @@ class _Writer:
                     for tap in _taps(window, iy, ix, i // cols, i % cols)
                 ]
                 if uses:
-                    inputs.append({"x": terms("", offset=iy * xs[1] + ix * xs[2]), "uses": uses})
+                    x = terms("x" if self.outside else "x + c", offset=iy * xs[1] + ix * xs[2])
+                    inputs.append({"x": x, "uses": uses})
         return {
             "name": f"tile_{rows}x{cols}",
             "rows": rows,
@@ -300,11 +327,18 @@ class _Writer:
         if self.fused.function:
             names = [*(e.name for e in self.fused.inputs), "y"]
             pointers = {name: terms(name, offset=at[name]) for name in names}
-            value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, 'c', lanes)})"
-        pointer = terms("y + c", offset=at["y"])
+            value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, self._channel, lanes)})"
+        channel = self._channel(self.steps["y"])
+        pointer = terms("y" if channel == "0" else f"y + {channel}", offset=at["y"])
         return (
             f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
         )
+
+    def _channel(self, step: int) -> str:
+        """C offset of the tile's channels in an operand with this channel step."""
+        if self.outside:
+            return "0"
+        return "c" if step == 1 else f"(ptrdiff_t)c * {step}"
 
     def body(self) -> list[Block]:
         heights: list[list[Block]] = []
@@ -321,6 +355,9 @@ class _Writer:
                 {"head": "else {", "body": heights[1]},
             ]
         nest: list[Block] = [loop("r", "r0", "r1", inside)]
+        if self.outside:
+            head = f"for (int32_t c = 0; c < {self.shape.channels}; c += {self.vl}) {{"
+            nest = [{"head": head, "body": nest}]
         return [loop("i0", "0", str(self.batch.extent), nest)] if self.batch.extent > 1 else nest
 
     def _call(self, run: Run, cols: Run, t: str) -> str:
@@ -329,13 +366,16 @@ class _Writer:
         args = []
         for name in self.names():
             if name in ("w", "bias") or kinds.get(name) in ("channel", "scalar"):
-                args.append(name)
+                moves = self.outside and kinds.get(name) != "scalar"
+                args.append(f"{name} + c" if moves else name)
                 continue
             row, col = self.row.stride(name), self.col.stride(name)
             offset = (run.start - before * run.size) * row + cols.start * col
             if name == "x":
                 offset -= self.shape.begin[1] * self.xs[1] + self.shape.begin[2] * self.xs[2]
             parts = [("i0", self.batch.stride(name))] if self.batch.extent > 1 else []
+            if self.outside:
+                parts.append(("c", self.steps.get(name, 1)))
             args.append(
                 terms(name, *parts, ("r", row * run.size), (t, col * cols.size), offset=offset)
             )

@@ -20,9 +20,11 @@ from aotgen.schedule.base import (
     Config,
     Kernel,
     Knob,
+    Layout,
     Need,
     PackedConst,
     Template,
+    View,
     Views,
 )
 from aotgen.schedule.blocking import (
@@ -32,10 +34,19 @@ from aotgen.schedule.blocking import (
     dense_space,
     predicted_seconds,
 )
+from aotgen.schedule.cache_model import block_loop_seconds
 from aotgen.schedule.conv_shape import ConvShape, Triple
-from aotgen.schedule.dense import Axis, Dense, DenseConfig
+from aotgen.schedule.dense import Axis, Dense, DenseConfig, collapse_reduction
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.layouts import (
+    X_LAYOUT,
+    Y_LAYOUT,
+    in_layout,
+    laid_out,
+    layout_choices,
+    layout_of,
+)
 from aotgen.schedule.packing import pack_panels, pad_channels
 from aotgen.schedule.tiles import check_tile, padded
 from aotgen.target.target import Target
@@ -120,14 +131,31 @@ def conv_dense(group: Group, shape: ConvShape, target: Target, views: Views, fus
         Axis(shape.out[0], {**depth, "x": xs[0] * shape.stride[0]}),
     ]
     reduce = [(shape.kernel[i], shape.dilation[i] * xs[i]) for i in range(3)]
+    blocks, block = channel_loops(x, inputs)
     return Dense(
         outer=tuple(a for a in outer if a.extent > 1),
         row=Axis(shape.out[1], {**row, "x": xs[1] * shape.stride[1]}),
         col=Axis(shape.out[2], {**col, "x": xs[2] * shape.stride[2]}),
-        reduce=(*(r for r in reduce if r[0] > 1), (inputs, 1)),
+        reduce=collapse_reduction([*blocks, *reduce, block]),
         channels=shape.outputs // shape.groups,
         offset=-sum(p * s for p, s in zip(shape.begin, xs, strict=True)),
+        channel_steps=channel_steps(group, views, fused),
     )
+
+
+def channel_loops(x: View, channels: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """(loops over blocks of input channels, loop over the channels of one), each (extent, stride):
+    outermost and innermost in a reduction.
+    """
+    if x.layout != "nchwc":
+        return [], (channels, 1)
+    return [(channels // x.block, x.block_stride)], (x.block, 1)
+
+
+def channel_steps(group: Group, views: Views, fused: Fused) -> dict[str, int]:
+    """``Dense.channel_steps`` of the output and the epilogue's pixel inputs."""
+    steps = {i.name: i.channel_step for i in fused.inputs if i.kind == "pixel"}
+    return {**steps, "y": views[group.output].channel_step}
 
 
 def conv_args(
@@ -150,21 +178,27 @@ def conv_args(
     return args
 
 
-def group_weights(node: Node, shape: ConvShape) -> np.ndarray:
-    """The node's weights as [groups, channels a group, reduction in (kd, kh, kw, ic) order]."""
+def group_weights(node: Node, shape: ConvShape, block: int = 0) -> np.ndarray:
+    """The node's weights as [groups, channels a group, reduction in (kd, kh, kw, ic) order]; with
+    ``block`` blocks of so many input channels are the outermost part of the reduction.
+    """
     w = node.input(1).const
     assert w is not None
-    return np.asarray(w, np.float32).reshape(shape.groups, shape.outputs // shape.groups, -1)
+    made = np.asarray(w, np.float32)
+    if block:
+        cut = made.reshape(shape.outputs, shape.taps, -1, block)
+        made = np.ascontiguousarray(cut.swapaxes(1, 2))
+    return made.reshape(shape.groups, shape.outputs // shape.groups, -1)
 
 
-def conv_title(shape: ConvShape) -> str:
+def conv_title(shape: ConvShape, op: str = "conv") -> str:
     """What a convolution's kernel computes: attributes that are not the usual ones, and shapes."""
     first = 3 - shape.axes
 
     def triple(values: Triple) -> str:
         return "x".join(map(str, values[first:]))
 
-    attributes = [f"conv {triple(shape.kernel)}"]
+    attributes = [f"{op} {triple(shape.kernel)}"]
     if set(shape.stride) != {1}:
         attributes.append(f"stride {triple(shape.stride)}")
     if set(shape.dilation) != {1}:
@@ -178,6 +212,13 @@ def conv_title(shape: ConvShape) -> str:
         f"{', '.join(attributes)}: x {shape.batch}x{size}x{shape.channels} -> "
         f"y {shape.batch}x{out}x{shape.outputs}"
     )
+
+
+def inner_steps(channels: int, taps: int, dilation: int) -> int:
+    """Steps of the innermost reduction loop: over the taps of a row, too, where those read
+    neighbouring pixels (``dense.collapse_reduction``, if pixels are dense).
+    """
+    return channels * taps if dilation == 1 else channels
 
 
 class DenseTemplate(Template):
@@ -202,13 +243,17 @@ class DenseTemplate(Template):
         check_tile(pixels, c.vectors, target, problem.lane_step)
 
     def output_need(self, group: Group, target: Target, config: Config) -> Need:
-        return Need(unit_inner=True)
+        return in_layout(Need(unit_inner=True), layout_of(config, Y_LAYOUT), target)
 
     def may_alias(self, group: Group, value: Value) -> Alias:
         return alias(group, value)
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        return predicted_seconds(self.problem(group, target), dense_config(config, target), target)
+        problem, knobs = self.problem(group, target), dense_config(config, target)
+        seconds = predicted_seconds(problem, knobs, target)
+        if layout_of(config, X_LAYOUT) == "nchwc":
+            seconds += block_loop_seconds(problem, knobs, target)
+        return seconds
 
 
 class Conv2dDirect(DenseTemplate):
@@ -228,7 +273,7 @@ class Conv2dDirect(DenseTemplate):
             groups=shape.groups,
             channels=shape.outputs // shape.groups,
             reduction=shape.reduction,
-            inner=shape.channels // shape.groups,
+            inner=inner_steps(shape.channels // shape.groups, shape.kernel[2], shape.dilation[2]),
             passes=shape.kernel[1] if shape.taps > 1 else shape.channels // shape.groups,
             x_bytes=4
             * shape.channels
@@ -236,21 +281,25 @@ class Conv2dDirect(DenseTemplate):
             * shape.size[1]
             * shape.size[2]
             * min(shape.size[0], shape.kernel[0]),
-            lane_step=target.isa == "neon",
+            lane_step=target.has_neon,
         )
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         node = group.nodes[0]
-        return {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+        needs = {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+        return laid_out(needs, group, config, target)
+
+    def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
+        shape = ConvShape.of(group.nodes[0])
+        return layout_choices(group, target) if shape.groups == 1 else []
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
         shape = ConvShape.of(node)
         fused = make_fused(group, target, views, shape.groups)
         dense = conv_dense(group, shape, target, views, fused)
-        return conv_kernel(
-            group, shape, dense, dense_config(config, target), target, fused, "direct"
-        )
+        cfg = dense_config(config, target)
+        return conv_kernel(group, shape, dense, cfg, target, fused, views, "direct")
 
 
 def conv_kernel(
@@ -260,12 +309,14 @@ def conv_kernel(
     config: DenseConfig,
     target: Target,
     fused: Fused,
+    views: Views,
     method: str,
 ) -> Kernel:
-    """Render a convolution whose weights are walked in (kd, kh, kw, ic) order."""
+    """Render a convolution whose weights are walked in the order of ``group_weights``."""
     node = group.nodes[0]
     writer = DenseWriter(dense, config, target, fused, bias=node.optional(2) is not None)
-    args = conv_args(group, shape, writer, group_weights(node, shape))
+    block = views[node.input(0)].block
+    args = conv_args(group, shape, writer, group_weights(node, shape, block))
     return dense_kernel(
         f"conv2d_f32_{method}_{writer.tile_text}", conv_title(shape), [], writer, args
     )

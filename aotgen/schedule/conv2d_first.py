@@ -3,7 +3,8 @@
 The register tile broadcasts single pixels, so it reads an image plane by plane as well as
 channels-last: the reduction runs over (channel, kernel row, kernel column) and two output pixels
 are ``stride`` floats apart. Rows of a strip of output rows are copied, with zeros around them, to
-scratch that stays in L1 or L2; the image itself needs no border.
+scratch that stays in L1 or L2; the image itself needs no border. It comes from far away: on x86 the
+tiles of a strip prefetch the rows that the next one copies, some cache lines each.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import numpy as np
 
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, Layout, Need, Views
 from aotgen.schedule.blocking import Problem, dense_config
 from aotgen.schedule.conv2d_direct import (
     DenseTemplate,
+    channel_steps,
     conv_args,
     conv_title,
     group_weights,
@@ -23,9 +25,10 @@ from aotgen.schedule.conv2d_direct import (
     why_not,
 )
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import Axis, Block, Dense, loop
+from aotgen.schedule.dense import LINE_FLOATS, Axis, Block, Dense, loop, terms
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import fused_needs, make_fused
+from aotgen.schedule.layouts import laid_out, layout_choices
 from aotgen.target.target import Target
 
 MAX_CHANNELS = 4
@@ -58,7 +61,7 @@ class Conv2dFirst(DenseTemplate):
             inner=shape.kernel[2],
             passes=1,
             x_bytes=4 * strip,
-            lane_step=target.isa == "neon" and 1 < shape.kernel[2] <= 16 and shape.dilation[2] == 1,
+            lane_step=target.has_neon and 1 < shape.kernel[2] <= 16 and shape.dilation[2] == 1,
         )
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
@@ -93,7 +96,10 @@ class Conv2dFirst(DenseTemplate):
         return super().cost(group, target, _all_knobs(config))
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        return fused_needs(group)
+        return laid_out(fused_needs(group), group, config, target)
+
+    def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
+        return [pair for pair in layout_choices(group, target) if pair[0] == "strided"]
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
@@ -115,6 +121,7 @@ class Conv2dFirst(DenseTemplate):
             ),
             channels=shape.outputs,
             overread=shape.kernel[2] <= 16,
+            channel_steps=channel_steps(group, views, fused),
         )
         writer = DenseWriter(dense, cfg, target, fused, bias=node.optional(2) is not None)
         writer.bases["x"] = "strip"
@@ -128,10 +135,26 @@ class Conv2dFirst(DenseTemplate):
         )
         args.append(Arg("strip", "float *", scratch_bytes=4 * lines * width * shape.channels))
         strips = -(-shape.out[1] // strip_rows)
+        image = _copy_context(shape, x.strides, lines, width)
+        ahead = _prefetch(shape, image, strip_rows, writer, target)
+        writer.before_tile = ahead
         body = writer.wrap(
-            [loop("s", "r0", "r1", self._strip(shape, strip_rows, writer, x.strides[0]))]
+            [
+                loop(
+                    "s",
+                    "r0",
+                    "r1",
+                    self._strip(
+                        shape,
+                        strip_rows,
+                        writer,
+                        x.strides[0],
+                        image["row_stride"] if ahead else 0,
+                    ),
+                )
+            ]
         )
-        copy = render("kernels/strip.c.j2", **_copy_context(shape, x.strides, lines, width))
+        copy = render("kernels/strip.c.j2", **image)
         return dense_kernel(
             f"conv2d_f32_first_{writer.tile_text}",
             conv_title(shape),
@@ -145,9 +168,11 @@ class Conv2dFirst(DenseTemplate):
         )
 
     def _strip(
-        self, shape: ConvShape, strip_rows: int, writer: DenseWriter, image: int
+        self, shape: ConvShape, strip_rows: int, writer: DenseWriter, image: int, ahead: int
     ) -> list[Block]:
-        """One strip: copy its input rows, then all its tiles."""
+        """One strip: copy its input rows, then all its tiles. ``image``: floats of one; ``ahead``:
+        from row to row of what is prefetched, 0 for nothing.
+        """
         out = shape.out[1]
         rows = f"{strip_rows}"
         if out % strip_rows:
@@ -158,10 +183,18 @@ class Conv2dFirst(DenseTemplate):
             if shape.begin[1]
             else f"first * {shape.stride[1]}"
         )
+        following = []
+        if ahead:
+            below = _strip_lines(shape, strip_rows)
+            following = [
+                "/* the rows that the next strip adds */",
+                f"const float *ahead = {x} + (ptrdiff_t)({top} + {below}) * {ahead};",
+            ]
         return [
             f"const int32_t first = s * {strip_rows};",
             f"const int32_t rows = {rows};",
             f"@KERNEL@_strip({x}, strip, {top});",
+            *following,
             *writer.nests(),
         ]
 
@@ -185,6 +218,35 @@ def _strip_width(shape: ConvShape) -> int:
 
 def _strip_floats(shape: ConvShape, rows: int) -> int:
     return _strip_lines(shape, rows) * _strip_width(shape) * shape.channels
+
+
+def _prefetch(
+    shape: ConvShape, image: dict[str, int], strip_rows: int, writer: DenseWriter, target: Target
+) -> list[Block]:
+    """What a tile prefetches of the rows that the next strip adds: an equal share of their cache
+    lines from ``ahead`` on, in every plane. Nothing where the whole image is small or its rows lie
+    far apart.
+    """
+    apart = image["row_stride"]
+    span = (image["columns"] - 1) * image["pixel_stride"] + 1
+    planar = image["channel_stride"] >= span
+    planes = shape.channels if planar else 1
+    strips = -(-shape.out[1] // strip_rows)
+    far = 4 * planes * shape.size[1] * apart > target.l2_bytes // 4
+    if target.isa not in ("avx2", "avx512") or strips < 2 or not far or apart > 2 * span:
+        return []
+    floats = strip_rows * shape.stride[1] * apart
+    tiles = strip_rows * sum(c.count for c in writer.cols) * sum(p.count for p in writer.panels)
+    share = -(-planes * floats // LINE_FLOATS // (planes * tiles))
+    near = 4 * planes * floats <= target.l1_bytes // 3
+    word = "AOT_PREFETCH" if near else "AOT_PREFETCH_L2"
+    lines: list[Block] = [
+        f"{word}({terms('ahead', offset=c * image['channel_stride'])});" for c in range(planes)
+    ]
+    if share == 1:
+        return [*lines, f"ahead += {LINE_FLOATS};"]
+    head = f"for (int32_t k = 0; k < {share}; k++, ahead += {LINE_FLOATS}) {{"
+    return [{"head": head, "body": lines}]
 
 
 def _copy_context(

@@ -9,10 +9,12 @@ rows.
 from __future__ import annotations
 
 from aotgen.ir.graph import Group
-from aotgen.schedule.base import Config, Kernel, Need, Views
+from aotgen.schedule.base import Config, Kernel, Layout, Need, Views
 from aotgen.schedule.blocking import Problem, best_shape, dense_config
 from aotgen.schedule.conv2d_direct import (
     DenseTemplate,
+    channel_loops,
+    channel_steps,
     conv_args,
     conv_title,
     group_weights,
@@ -23,6 +25,7 @@ from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Axis, Dense, collapse
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import fused_needs, make_fused
+from aotgen.schedule.layouts import laid_out, layout_choices
 from aotgen.target.target import Target
 
 
@@ -53,11 +56,15 @@ class Conv2dPointwise(DenseTemplate):
             inner=shape.channels,
             passes=shape.channels,
             x_bytes=4 * shape.channels * pixels,
-            lane_step=target.isa == "neon",
+            lane_step=target.has_neon,
         )
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        return {**fused_needs(group), group.nodes[0].input(0).name: Need(unit_inner=True)}
+        needs = {**fused_needs(group), group.nodes[0].input(0).name: Need(unit_inner=True)}
+        return laid_out(needs, group, config, target)
+
+    def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
+        return layout_choices(group, target)
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
@@ -79,7 +86,15 @@ class Conv2dPointwise(DenseTemplate):
         else:
             outer, rows, cols = merged[:-2], merged[-2], merged[-1]
             cfg = best_shape(self.problem(group, target), rows.extent, cols.extent, cfg, target)
-        dense = Dense(tuple(outer), rows, cols, ((shape.channels, 1),), shape.outputs)
+        blocks, block = channel_loops(x, shape.channels)
+        dense = Dense(
+            tuple(outer),
+            rows,
+            cols,
+            (*blocks, block),
+            shape.outputs,
+            channel_steps=channel_steps(group, views, fused),
+        )
         writer = DenseWriter(dense, cfg, target, fused, bias=node.optional(2) is not None)
         args = conv_args(group, shape, writer, group_weights(node, shape))
         return dense_kernel(

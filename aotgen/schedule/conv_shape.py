@@ -39,11 +39,13 @@ class ConvShape:
 
     @classmethod
     def of(cls, node: Node) -> ConvShape:
-        """The shape of a conv, max_pool or avg_pool node with one to three spatial axes."""
+        """The shape of a conv, conv_transpose, max_pool or avg_pool node with one to three spatial
+        axes.
+        """
         x, y = node.input(0).shape, node.output.shape
         axes = len(x) - 2
         pads = tuple(node.attrs["pads"])
-        conv = node.op == "conv"
+        conv = node.op in ("conv", "conv_transpose")
         kernel = node.input(1).shape[1:-1] if conv else tuple(node.attrs["kernel"])
         return cls(
             batch=x[0],
@@ -82,8 +84,8 @@ class ConvShape:
         return self.batch * self.out[0] * self.out[1] * self.out[2] * self.outputs * self.reduction
 
     def border(self) -> tuple[tuple[int, int], ...]:
-        """Zeros that must surround the input, per axis of the node's own input (batch, spatial,
-        channels).
+        """Zeros that must surround the input of a conv or pool, per axis of the node's own input
+        (batch, spatial, channels).
         """
         spatial = []
         for i in range(3 - self.axes, 3):

@@ -75,12 +75,16 @@ def copy_nest(
     value: Value | None = None,
     output: Value | None = None,
 ) -> Kernel:
-    """Copy a tensor from one view to another of the same shape, element type ``dtype``.
+    """Copy a tensor from one view to another of the same shape, element type ``dtype``. A view in
+    blocks of channels cuts the last axis of both in two.
 
     Where the inner axes of both sides differ (a transpose) the two axes are walked in tiles.
     """
     if source.shape != target_view.shape:
         raise ValueError("a copy needs views of the same shape")
+    block = source.block or target_view.block
+    if block:
+        source, target_view = source.split_channels(block), target_view.split_channels(block)
     axes = _merged(
         [
             _Axis("", n, s, d)
@@ -258,6 +262,9 @@ def _slabs(view: View) -> list[list[_Axis]]:
 
 def border_fill(view: View, target: Target, value: float = 0.0) -> Kernel:
     """Write ``value`` to all of a view's border. The pointer is that of logical element 0."""
+    if view.layout == "nchwc":  # block by block
+        last = len(view.shape)
+        view = view.as_strided.permuted((0, last - 1, *range(1, last - 1), last))
     text = CPrinter().literal(const(value, view.dtype))
     shape = "x".join(map(str, view.shape))
     purpose = f"Writes {literals.f32(value)} to the border of {shape} {view.dtype.value}."
@@ -298,7 +305,7 @@ def _joined(box: list[_Axis]) -> tuple[list[_Axis], int]:
 def scan_kernel(
     scan: Scan, source: Value, output: Value, source_view: View, view: View, target: Target
 ) -> Kernel:
-    """Running sums along one axis; all other axes are loops around it."""
+    """Running sums or products along one axis; all other axes are loops around it."""
     printer = ClPrinter() if target.device == "gpu" else CPrinter()
     dtype = output.dtype
     axes = [
@@ -310,31 +317,34 @@ def scan_kernel(
     src = _offset([(a.name, a.src) for a in (*outer, along)])
     dst = _offset([(a.name, a.dst) for a in (*outer, along)])
     int_type, ctype = printer.int_type, printer.ctype(dtype)
-    zero = printer.literal(const(0, dtype))
-    update = f"total = {printer.call('add', dtype, dtype, ['total', f'x[{src}]'])};"
+    start = printer.literal(const(1 if scan.product else 0, dtype))
+    join = "mul" if scan.product else "add"
+    update = f"total = {printer.call(join, dtype, dtype, ['total', f'x[{src}]'])};"
     give = f"y[{dst}] = total;"
     n = along.name
     down = f"for ({int_type} {n} = {along.extent - 1}; {n} >= 0; {n}--) {{"
     up = f"for ({int_type} {n} = 0; {n} < {along.extent}; {n}++) {{"
     body: Block = [
-        f"{ctype} total = {zero};",
+        f"{ctype} total = {start};",
         down if scan.reverse else up,
         [give, update] if scan.exclusive else [update, give],
         "}",
     ]
     shape = "x".join(map(str, view.shape))
-    purpose = f"Running sum along axis {scan.axis} of {shape} {dtype.value}."
+    kind = "cumprod" if scan.product else "cumsum"
+    joined = "product" if scan.product else "sum"
+    purpose = f"Running {joined} along axis {scan.axis} of {shape} {dtype.value}."
     args = (
         Arg("x", f"const {dtype.c} *", value=source),
         Arg("y", f"{dtype.c} *", value=output, is_output=True),
     )
     if target.device == "gpu":
-        return _cl_scan(f"cumsum_{dtype.value}", purpose, ctype, outer, body, args)
+        return _cl_scan(f"{kind}_{dtype.value}", purpose, ctype, outer, body, args)
     if not outer:
         return _c_function(
-            f"cumsum_{dtype.value}", purpose, args, ["(void)r0;", "(void)r1;", *body], 1
+            f"{kind}_{dtype.value}", purpose, args, ["(void)r0;", "(void)r1;", *body], 1
         )
-    return _c_function(f"cumsum_{dtype.value}", purpose, args, _loops(outer, body), outer[0].extent)
+    return _c_function(f"{kind}_{dtype.value}", purpose, args, _loops(outer, body), outer[0].extent)
 
 
 def _cl_scan(

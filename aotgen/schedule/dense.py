@@ -8,7 +8,7 @@ Dense they make.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aotgen.schedule.base import Arg
@@ -49,6 +49,8 @@ class Dense:
         offset: elements from the x argument to what the first output reads first (negative inside a
             border).
         overread: three elements behind any that is read may be read, too.
+        channel_steps: by operand ("y", epilogue inputs), elements between two of its channels a
+            whole number of vectors apart, per channel (``View.channel_step``); 1 where absent.
         w_step: elements between two reduction steps of unpacked weights; 0 when they are packed in
             panels.
     """
@@ -61,6 +63,10 @@ class Dense:
     offset: int = 0
     w_step: int = 0
     overread: bool = False
+    channel_steps: Mapping[str, int] = field(default_factory=dict)
+
+    def channel_step(self, operand: str) -> int:
+        return self.channel_steps.get(operand, 1)
 
     @property
     def reduction(self) -> int:
@@ -156,6 +162,24 @@ def collapse(axes: Sequence[Axis]) -> list[Axis]:
                 continue
         made.append(axis)
     return made or [Axis(1, {})]
+
+
+def collapse_reduction(loops: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Reduction loops (extent, stride of x), outermost first, with neighbours merged where x steps
+    over them as over one; loops of one step are left out, except the innermost.
+    """
+    made: list[tuple[int, int]] = [loops[-1]]
+    for extent, stride in reversed(loops[:-1]):
+        inner, step = made[0]
+        if extent == 1:
+            continue
+        if stride == inner * step:
+            made[0] = (extent * inner, step)
+        elif inner == 1 and len(made) == 1:
+            made[0] = (extent, stride)
+        else:
+            made.insert(0, (extent, stride))
+    return tuple(made)
 
 
 def loop(var: str, start: str, end: str, body: list[Block]) -> Block:

@@ -7,9 +7,7 @@ the tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from aotgen.codegen.environment import render
 from aotgen.schedule.base import Arg, Kernel
@@ -21,209 +19,31 @@ from aotgen.schedule.dense import (
     DenseConfig,
     kernel_params,
     loop,
-    split_reduction,
     terms,
 )
+from aotgen.schedule.dense_tile import Tile, TileWriter
 from aotgen.schedule.fused import Fused
-from aotgen.schedule.intrinsics import F32_BROADCAST, intrinsics_for, tile_steps
-from aotgen.schedule.tiles import Panels, Run, split_channels, split_even
+from aotgen.schedule.tiles import Panels, Run
 from aotgen.target.target import Target
 
 
-@dataclass(frozen=True)
-class _Tile:
-    rows: int
-    cols: int
-    panels: Panels
-
-
-class DenseWriter:
-    """Builds the template's context for one Dense under one config."""
+class DenseWriter(TileWriter):
+    """Builds the template's context for one Dense under one config: tiles and loops."""
 
     def __init__(
         self, dense: Dense, config: DenseConfig, target: Target, fused: Fused, *, bias: bool
     ) -> None:
-        self.dense, self.config, self.target, self.fused, self.bias = (
-            dense,
-            config,
-            target,
-            fused,
-            bias,
-        )
-        self.vl = target.vl
-        self.panels = split_channels(dense.channels, self.vl, config.vectors)
-        self.rows = split_even(dense.row.extent, config.oh_tile)
-        self.cols = split_even(dense.col.extent, config.ow_tile)
-        self.split = split_reduction(dense, config.kc, config.k_unroll)
-        self.by_element = next(
-            (i for i in intrinsics_for(target, F32_BROADCAST.dtypes) if i.steps == 4), None
-        )
-        """The target's FMA that multiplies by an element of a loaded vector, where it has one."""
-        count = sum(p.count for p in self.panels)
-        self.all_panels = self.split is None and (config.block == 0 or config.block >= count)
-        self.prefetches = config.next_lines > 0 and not self.all_panels and dense.w_step == 0
-        self.used: dict[str, _Tile] = {}
+        super().__init__(dense, config, target, fused, bias=bias)
+        self.used: dict[str, Tile] = {}
         self.bases: dict[str, str] = {}
         """C names that replace an operand's own in calls of the tile ("x" read from a scratch
         strip).
         """
         self.extra: dict[str, tuple[tuple[str, int], ...]] = {}
         """Further (C variable, stride) terms of an operand."""
+        self.before_tile: list[Block] = []
+        """Statements before every call of a tile."""
         self.row_range = ("r0", "r1")
-
-    # Parameters.
-
-    def names(self) -> list[str]:
-        """Operands a tile gets pointers to, in order."""
-        own = ["x", "w"] + (["bias"] if self.bias else [])
-        return own + [i.name for i in self.fused.inputs] + ["y"]
-
-    def tile_params(self) -> str:
-        parts = ["const float *restrict x", "const float *restrict w"]
-        if self.bias:
-            parts.append("const float *restrict bias")
-        for i in self.fused.inputs:
-            parts.append(f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}")
-        parts.append("float *y" if self.fused.aliased else "float *restrict y")
-        if self.split is not None:
-            parts.append("float *restrict part")
-        if self.prefetches:
-            parts.append("const float *next")
-        if self.split is not None:
-            parts += ["int32_t steps", "int32_t mode"]
-        return ", ".join(parts)
-
-    # The register tile.
-
-    def tile_context(self, tile: _Tile) -> dict[str, Any]:
-        d, c, vl = self.dense, self.config, self.vl
-        vectors = list(range(tile.panels.vectors))
-        masked = {tile.panels.vectors - 1: tile.panels.lanes} if tile.panels.lanes else {}
-        inner_extent, inner_stride = d.reduce[-1]
-        variable = self.split is not None and self.split.level == len(d.reduce) - 1
-        unroll = (
-            c.k_unroll if inner_extent >= 2 * c.k_unroll or inner_extent % c.k_unroll == 0 else 1
-        )
-        lane_step = self.by_element is not None and inner_stride == 1 and inner_extent >= 4
-        if lane_step:
-            unroll = max(4, c.k_unroll // 4 * 4)
-            unroll = unroll if inner_extent >= unroll else 4
-        offsets = [
-            r * d.row.stride("x") + col * d.col.stride("x")
-            for r in range(tile.rows)
-            for col in range(tile.cols)
-        ]
-        pixels = []
-        for r in range(tile.rows):
-            for col in range(tile.cols):
-                at = {n: r * d.row.stride(n) + col * d.col.stride(n) for n in self.names()}
-                i = r * tile.cols + col
-                pixels.append(
-                    {
-                        "i": i,
-                        "x": at["x"],
-                        "init": [
-                            f"vload(bias + {n * vl})" if self.bias else "vzero()" for n in vectors
-                        ],
-                        "stores": [self._store(i, n, at, masked.get(n, 0)) for n in vectors],
-                    }
-                )
-        loads = [
-            f"vload_n(w + {n * vl}, {masked[n]})"
-            if d.w_step and n in masked
-            else f"vload(w + {n * vl})"
-            for n in vectors
-        ]
-        outer = []
-        for level, (extent, stride) in enumerate(d.reduce[:-1]):
-            split_here = self.split is not None and self.split.level == level
-            if extent > 1 or split_here:
-                outer.append(
-                    {
-                        "var": f"k{level}",
-                        "extent": "steps" if split_here else str(extent),
-                        "stride": stride,
-                    }
-                )
-        extent_text = "steps" if variable else str(inner_extent)
-        full = f"steps / {unroll} * {unroll}" if variable else str(inner_extent // unroll * unroll)
-        return {
-            "name": self._name(tile),
-            "inline": "AOT_NOINLINE",
-            "title": self._tile_title(tile),
-            "params": self.tile_params(),
-            "pixels": pixels,
-            "vectors": vectors,
-            "vl": vl,
-            "loads": loads,
-            "w_step": d.w_step or tile.panels.vectors * vl,
-            "outer": outer,
-            "inner": {
-                "extent": extent_text,
-                "stride": inner_stride,
-                "unroll": unroll,
-                "full": full,
-                "rest": inner_extent % unroll != 0,
-                "lanes": self._lane_rounds(),
-            },
-            **tile_steps(self.by_element, offsets, len(vectors)),
-            "lane_step": lane_step,
-            "part": self.split is not None,
-            "spilled": self._spilled(tile, masked) if self.fused.long else None,
-            "prefetch": {
-                "next": c.next_lines if self.prefetches and unroll > 1 else 0,
-                "ahead": c.ahead,
-            },
-        }
-
-    def _lane_rounds(self) -> list[int]:
-        """By element, x readable beyond its end: the innermost loop as lane steps; else empty."""
-        extent, stride = self.dense.reduce[-1]
-        if self.by_element is None or stride != 1 or not self.dense.overread or extent == 1:
-            return []
-        return [min(4, extent - at) for at in range(0, extent, 4)]
-
-    def _name(self, tile: _Tile) -> str:
-        flat = self.dense.col.extent == 1 or self.rows[0].size == 1
-        pixels = str(tile.rows * tile.cols) if flat else f"{tile.rows}x{tile.cols}"
-        tail = f"_{tile.panels.lanes}" if tile.panels.lanes else ""
-        return f"tile_{pixels}x{tile.panels.vectors}{tail}"
-
-    def _tile_title(self, tile: _Tile) -> str:
-        what = f"{tile.rows} x {tile.cols} pixels, {tile.panels.vectors} vectors of output channels"
-        return what + (f", the last one of {tile.panels.lanes}" if tile.panels.lanes else "")
-
-    def _store(self, i: int, n: int, at: Mapping[str, int], lanes: int) -> str:
-        value = f"acc{i}_{n}"
-        if self.fused.function:
-            names = [*(e.name for e in self.fused.inputs), "y"]
-            pointers = {name: terms(name, offset=at[name]) for name in names}
-            loads = self.fused.load(pointers, str(n * self.vl), lanes)
-            value = f"@KERNEL@_epilogue({value}{loads})"
-        pointer = terms("y", offset=at["y"] + n * self.vl)
-        return (
-            f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
-        )
-
-    def _spilled(self, tile: _Tile, masked: Mapping[int, int]) -> dict[str, Any]:
-        """The epilogue of one pixel, for the loop over sums in memory."""
-        d = self.dense
-
-        def at(name: str) -> str:
-            return terms(name, ("i", d.row.stride(name)), ("j", d.col.stride(name)))
-
-        pointers = {name: at(name) for name in [*(e.name for e in self.fused.inputs), "y"]}
-        stores = []
-        for n in range(tile.panels.vectors):
-            lanes = masked.get(n, 0)
-            loads = self.fused.load(pointers, str(n * self.vl), lanes)
-            value = f"@KERNEL@_epilogue(vload({terms('sum', offset=n * self.vl)}){loads})"
-            pointer = f"{at('y')} + {n * self.vl}" if n else at("y")
-            end = f", {lanes});" if lanes else ");"
-            stores.append(f"{'vstore_n' if lanes else 'vstore'}({pointer}, {value}{end}")
-        return {"rows": tile.rows, "cols": tile.cols, "stores": stores}
-
-    # The loops around it.
 
     def body(self) -> list[Block]:
         """All loops around the tile."""
@@ -351,7 +171,7 @@ class DenseWriter:
 
     def _call(self, p: Panels, var: str, run: Run, cols: Run, t: str) -> list[Block]:
         """The statements that compute one tile."""
-        tile = _Tile(run.size, cols.size, p)
+        tile = Tile(run.size, cols.size, p)
         self.used.setdefault(self._name(tile), tile)
         args = [self._tile_arg(name, p, var, run, cols, t) for name in self.names()]
         if self.split is not None:
@@ -360,7 +180,10 @@ class DenseWriter:
             args.append("next")
         if self.split is not None:
             args += ["steps", "mode"]
-        call: list[Block] = [f"@KERNEL@_{self._name(tile)}({', '.join(args)});"]
+        call: list[Block] = [
+            *self.before_tile,
+            f"@KERNEL@_{self._name(tile)}({', '.join(args)});",
+        ]
         lines = self._lines(tile) if self.prefetches else 0
         return [*call, f"next += {lines};"] if lines else call
 
@@ -387,8 +210,9 @@ class DenseWriter:
             if self.split is not None:
                 parts.append(("pass", self.split.size * d.reduce[self.split.level][1]))
         else:
-            parts.append((var, width))
-            offset += p.channel
+            step = d.channel_step(name)
+            parts.append((var, width * step))
+            offset += p.channel * step
         return terms(base, *parts, offset=offset)
 
     def _weight_terms(self, p: Panels, var: str) -> list[tuple[str, int]]:
@@ -400,7 +224,7 @@ class DenseWriter:
             parts.append(("pass", self.split.size * inside * (d.w_step or width)))
         return parts
 
-    def _lines(self, tile: _Tile) -> int:
+    def _lines(self, tile: Tile) -> int:
         """Floats that one tile call prefetches into L2."""
         ctx = self.tile_context(tile)
         if not ctx["prefetch"]["next"]:

@@ -8,7 +8,7 @@ output axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from aotgen.te.epilogue import RowEpilogue
 
 
+ChannelOffset = Callable[[int], str]
+"""C text of how far behind channel 0 a vector of channels lies, by an operand's channel step."""
+
+
+def constant_channel(channel: int) -> ChannelOffset:
+    """The offset of a vector that begins at ``channel``."""
+    return lambda step: str(channel * step)
+
+
 @dataclass(frozen=True, eq=False)
 class FusedInput:
     """One input of the epilogue.
@@ -31,6 +40,7 @@ class FusedInput:
         value: the tensor; None for a constant.
         const: the packed constant of kind channel.
         strides: elements per output axis, for kind pixel.
+        channel_step: of its view, for kind pixel (``View.channel_step``).
         in_place: the output overwrites it: it is read through the output's pointer and has no
             argument of its own.
     """
@@ -41,6 +51,7 @@ class FusedInput:
     const: PackedConst | None
     strides: tuple[int, ...]
     in_place: bool = False
+    channel_step: int = 1
 
     @property
     def arg(self) -> Arg:
@@ -76,12 +87,10 @@ class Fused:
 
     @property
     def row_args(self) -> tuple[Arg, ...]:
-        """Further arguments of the row epilogue, under names that no other argument has."""
-        return (
-            ()
-            if self.rows is None
-            else tuple(replace(a, name=f"row_{a.name}") for a in self.rows.args)
-        )
+        """Further arguments of the row epilogue, under names that no other argument has; so are
+        the names of their constants.
+        """
+        return () if self.rows is None else tuple(map(_row_arg, self.rows.args))
 
     @property
     def row_function(self) -> str:
@@ -93,12 +102,12 @@ class Fused:
             text = text.replace("{", "{\n    (void)r0;\n    (void)r1;", 1)
         return text
 
-    def load(self, at: Mapping[str, str], channel: str, lanes: int) -> str:
+    def load(self, at: Mapping[str, str], channel: ChannelOffset, lanes: int) -> str:
         """C arguments for ``@KERNEL@_epilogue`` behind the accumulator: ", vload(...)" per input.
 
         Args:
             at: of y and per pixel input, the C pointer of this pixel.
-            channel: C offset of the vector's first channel.
+            channel: the C offset of the vector's first channel.
             lanes: valid lanes, 0 for all.
         """
         parts = []
@@ -107,10 +116,16 @@ class Fused:
                 parts.append(f"vset1(*{i.name})")
                 continue
             base = at["y" if i.in_place else i.name] if i.kind == "pixel" else i.name
-            pointer = f"{base} + {channel}" if channel != "0" else base
+            offset = channel(i.channel_step)
+            pointer = f"{base} + {offset}" if offset != "0" else base
             tail = lanes and i.const is None
             parts.append(f"vload_n({pointer}, {lanes})" if tail else f"vload({pointer})")
         return "".join(f", {p}" for p in parts)
+
+
+def _row_arg(arg: Arg) -> Arg:
+    const = None if arg.const is None else replace(arg.const, role=f"row_{arg.const.role}")
+    return replace(arg, name=f"row_{arg.name}", const=const)
 
 
 def make_fused(
@@ -140,9 +155,11 @@ def make_fused(
             strides = dense_strides(group.output.shape) if e.kind == "pixel" else ()
             inputs.append(FusedInput(e.name, e.kind, None, flat, strides))
         else:
-            strides = views[e.value].strides if e.kind == "pixel" else ()
-            own = e.kind == "pixel" and e.value.name == views.inplace
-            inputs.append(FusedInput(e.name, e.kind, e.value, None, strides, own))
+            pixel = e.kind == "pixel"
+            strides = views[e.value].strides if pixel else ()
+            own = pixel and e.value.name == views.inplace
+            step = views[e.value].channel_step if pixel else 1
+            inputs.append(FusedInput(e.name, e.kind, e.value, None, strides, own, step))
     return Fused(
         "" if made.is_identity else made.function.strip("\n"),
         tuple(inputs),

@@ -32,7 +32,10 @@ class Intrinsic:
         steps: reduction steps that one load of a serves; it is then read element by element.
         k_pack: reduction steps of a channel that lie next to each other in packed b.
         load: C statement that brings what pointer {a} points at ({element}) into {v}.
-        fma: C statement that adds step {lane} of {v} times {b} to {acc}.
+        fma: C statement that adds step {lane} of {v} times {b} to {acc}; of {s} with ``splat``.
+        splat: C statement that brings step {lane_of_half} of the {half} ("low", "high") of {v} into
+            all lanes of {s}, once for all vectors of a pixel; empty: fma reads {v} by element.
+        moves_b: packed b is read with vload_next, which moves the pointer.
         fma_memory: the same straight from the pointer {a}, for tiles of one vector; empty: none.
     """
 
@@ -44,6 +47,13 @@ class Intrinsic:
     load: str
     fma: str
     fma_memory: str = ""
+    splat: str = ""
+    moves_b: bool = False
+
+    def splat_text(self, s: str, v: str, lane: int) -> str:
+        """``splat`` of one step."""
+        half = "high" if lane >= self.steps // 2 else "low"
+        return self.splat.format(s=s, v=v, half=half, lane_of_half=lane % (self.steps // 2))
 
     def fits(self, target: Target) -> bool:
         """Whether the target's cores have the instruction."""
@@ -80,7 +90,7 @@ _F32 = (DType.F32, DType.F32, DType.F32)
 
 F32_BROADCAST = Intrinsic(
     name="f32_broadcast",
-    isas=frozenset({"scalar", "avx2", "avx512", "neon"}),
+    isas=frozenset({"scalar", "avx2", "avx512", "neon", "neon_armv7"}),
     dtypes=_F32,
     steps=1,
     k_pack=1,
@@ -101,7 +111,21 @@ F32_BY_ELEMENT = Intrinsic(
 )
 """NEON: a load of four steps of a, each multiplied by element: a quarter of the loads."""
 
-INTRINSICS = (F32_BY_ELEMENT, F32_BROADCAST)
+F32_SPLAT = Intrinsic(
+    name="f32_splat",
+    isas=frozenset({"neon_armv7"}),
+    dtypes=_F32,
+    steps=4,
+    k_pack=1,
+    load="const vf {v} = vload({a});",
+    fma="{acc} = vfma({s}, {b}, {acc});",
+    splat="const vf {s} = vdupq_lane_f32(vget_{half}_f32({v}), {lane_of_half});",
+    moves_b=True,
+)
+"""ARMv7 has no fused multiply by element: a load of four steps of a, each brought into all lanes of
+a register; a load per step would need its own address, as vld1 has no offset."""
+
+INTRINSICS = (F32_BY_ELEMENT, F32_SPLAT, F32_BROADCAST)
 """All records, the preferred first."""
 
 
@@ -136,11 +160,23 @@ def tile_steps(
         return {"step": step, "lane_loads": [], "lane_fmas": []}
     loads = [by_element.load.format(v=f"v{i}", a=f"a + {at}") for i, at in enumerate(offsets)]
     fmas = [
-        [
-            by_element.fma.format(acc=f"acc{i}_{n}", b=f"b{n}", v=f"v{i}", lane=lane)
-            for n in range(vectors)
-            for i in range(len(offsets))
-        ]
-        for lane in range(by_element.steps)
+        _lane_lines(by_element, lane, len(offsets), vectors) for lane in range(by_element.steps)
     ]
     return {"step": step, "lane_loads": loads, "lane_fmas": fmas}
+
+
+def _lane_lines(record: Intrinsic, lane: int, pixels: int, vectors: int) -> list[str]:
+    """Lines of one step of a load that serves several: all pixels of a vector, where a is read by
+    element; else all vectors of a pixel, so that one register is enough for the splat.
+    """
+
+    def fma(i: int, n: int) -> str:
+        return record.fma.format(acc=f"acc{i}_{n}", b=f"b{n}", v=f"v{i}", s=f"s{i}", lane=lane)
+
+    if not record.splat:
+        return [fma(i, n) for n in range(vectors) for i in range(pixels)]
+    lines: list[str] = []
+    for i in range(pixels):
+        lines.append(record.splat_text(f"s{i}", f"v{i}", lane))
+        lines += [fma(i, n) for n in range(vectors)]
+    return lines

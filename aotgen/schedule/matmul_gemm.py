@@ -128,7 +128,7 @@ class MatmulTemplate(DenseTemplate):
             inner=shape.k,
             passes=shape.k,
             x_bytes=4 * rows * shape.k,
-            lane_step=target.isa == "neon",
+            lane_step=target.has_neon,
         )
 
     def rows(self, group: Group, shape: MatmulShape) -> int:
@@ -250,7 +250,7 @@ class MatmulBatch(MatmulTemplate):
         size = panel_floats(writer.panels, shape.k, target.vl)
         args.append(Arg("packed", "float *", scratch_bytes=4 * size))
         call: Block = f"@KERNEL@_pack({writer.pointer('w')}, packed);"
-        pack = render("kernels/pack_b.c.j2", **_pack_context(writer, shape, k_stride, n_stride))
+        pack = render("kernels/pack_b.c.j2", **pack_context(writer, shape, k_stride, n_stride))
         return dense_kernel(
             name,
             title,
@@ -292,7 +292,7 @@ def _with_weights(axes: list[Axis], leading: tuple[int, ...], size: int) -> list
     return [Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(axes, own, strict=True)]
 
 
-def _pack_context(
+def pack_context(
     writer: DenseWriter, shape: MatmulShape, k_stride: int, n_stride: int
 ) -> dict[str, object]:
     """What pack_b.c.j2 prints."""

@@ -25,7 +25,7 @@ from aotgen.te.kernel import Output, Request, nest_kernel, scatter_kernel
 from aotgen.te.simplify import Rewriter, walk
 from aotgen.te.stage import Nest, Stage, build, output_axes
 
-SEQUENTIAL = frozenset(["cumsum", "scatter_nd", "scatter_elements"])
+SEQUENTIAL = frozenset(["cumsum", "cumprod", "scatter_nd", "scatter_elements"])
 """Ops whose elements depend on the order in which they are written."""
 
 BYTES_PER_SECOND = 8e9
@@ -40,9 +40,12 @@ class NestTemplate(Template):
     def applies(self, group: Group, target: Target) -> str | None:
         for node in group.nodes:
             if op_def(node.op).compute is None:
-                return f"op {node.op} has no compute definition"
-            if any(v.dtype is DType.F16 for v in (*node.args, *node.outputs)):
-                return "fp16 arithmetic is not supported"
+                on_gpu = f"{node.op} runs on a CPU only: compile for the CPU"
+                no_rule = f"op {node.op} has no compute definition"
+                return on_gpu if target.device == "gpu" else no_rule
+            halves = any(v.dtype is DType.F16 for v in (*node.args, *node.outputs))
+            if halves and node.op not in ("cast", "identity"):
+                return "fp16 arithmetic is not supported; the pass legalize_f16 removes it"
             if any(0 in v.shape for v in (*node.args, *node.outputs)):
                 return "a tensor has no elements"
             if node.op in SEQUENTIAL and len(group.nodes) > 1:
@@ -78,7 +81,7 @@ class NestTemplate(Template):
 
     @deep
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
-        tensors = group_tensors(group)
+        tensors = group_tensors(group, scratch=target.device != "gpu")
         name, purpose = _name(group), _purpose(group)
         inplace = next((v for v in group.activations if v.name == views.inplace), None)
         if tensors[0].scan is not None:
@@ -95,13 +98,14 @@ class NestTemplate(Template):
         return nest_kernel(request, target)
 
 
-def group_tensors(group: Group) -> tuple[Tensor, ...]:
+def group_tensors(group: Group, *, scratch: bool = True) -> tuple[Tensor, ...]:
     """The Group's outputs as functions of its inputs: every definition applied to its producers'
-    tensors.
+    tensors; ``scratch``: whether rows can be kept in scratch memory.
     """
     known: dict[Value, Tensor] = {v: placeholder(v) for v in group.inputs}
     for node in group.nodes:
-        made = definition(node, [None if v is None else known[v] for v in node.inputs])
+        operands = [None if v is None else known[v] for v in node.inputs]
+        made = definition(node, operands, scratch=scratch)
         known.update(zip(node.outputs, made, strict=True))
     return tuple(known[v] for v in group.outputs)
 

@@ -1,23 +1,27 @@
 """plan: the template, knobs and layout of every Group, chosen together.
 
-Every compute Group has alternatives (template, config). Each has a cost: measured (a journal's
+Every compute Group has alternatives (template, config), and a template may read or write blocks of
+channels (NCHWc) instead of channels-last activations. Each has a cost: measured (a journal's
 record) or else modelled by its template. Alternatives that disagree about a layout pay for the copy
-between them, so the choice is made by dynamic programming over the Groups in execution order, and
-the memory of every value is then resolved (``aotgen.memory.storage``). Works with no board and no
-journal at all.
+between them, so the choice is made by dynamic programming over the Groups in execution order
+(alter_op_layout), and the memory of every value is then resolved (``aotgen.memory.storage``). Works
+with no board and no journal at all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from aotgen.errors import InternalError, Problem, UnsupportedError
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.memory.relations import is_view_op
 from aotgen.memory.storage import StorageMap, Use, resolve
 from aotgen.schedule.base import Config, Need, Template, View
+from aotgen.schedule.layouts import with_layouts
+from aotgen.schedule.tiles import core_model
 from aotgen.target.target import Target
 
 MAX_RANK = 8
@@ -26,10 +30,13 @@ MAX_RANK = 8
 Measured = Callable[[Group, Template, Config], float | None]
 """Seconds of a config from a journal, or None when it was never measured."""
 
-COPY_BYTES_PER_SECOND = 4e9
-"""What a layout copy is modelled to move, reads and writes together: a small core's memory
-bandwidth.
+MIN_GAIN = 0.03
+"""Share of a network's seconds that layouts must save to be chosen: less is within what models and
+measurements can tell apart.
 """
+
+MAX_STATES = 32
+"""Combinations of layouts of live values that the dynamic programming keeps at a Group."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +74,51 @@ def is_view_group(group: Group) -> bool:
     return len(group.nodes) == 1 and is_view_op(group.nodes[0])
 
 
-def alternatives(group: Group, target: Target, measured: Measured | None = None) -> list[Choice]:
+def alternatives(
+    group: Group, target: Target, measured: Measured | None = None, blocks: bool = False
+) -> list[Choice]:
     """Every template that can implement ``group``, with its default config, in the registry's order
     of preference; none when the group is one of ``unsupported``.
+
+    Args:
+        blocks: list each template behind its channels-last form in every other layout it can take.
+            Scalar code has blocks of one channel, which only a measurement can recommend: they
+            leave a dense kernel no neighbours to sum over.
     """
     from aotgen.schedule.registry import candidates
 
     found: list[Choice] = []
     for template in candidates(group, target):
         config = template.default(group, target)
-        seconds = measured(group, template, config) if measured else None
-        modelled = template.cost(group, target, config) if seconds is None else seconds
-        found.append(Choice(template, config, modelled, seconds is not None))
+        configs = [config]
+        if blocks and (target.vl > 1 or measured is not None):
+            pairs = template.layouts(group, target)
+            configs += [with_layouts(config, x, y) for x, y in pairs]
+        found += _timed(group, template, configs, target, measured)
     return found
+
+
+def _timed(
+    group: Group,
+    template: Template,
+    configs: Sequence[Config],
+    target: Target,
+    measured: Measured | None,
+) -> list[Choice]:
+    """Choices for one template's configs. Where only some of them were measured the others cost
+    what the model says in relation to one that was.
+    """
+    seconds = [measured(group, template, c) if measured else None for c in configs]
+    modelled = [
+        template.cost(group, target, c) if s is None or len(configs) > 1 else s
+        for c, s in zip(configs, seconds, strict=True)
+    ]
+    known = ((s, m) for s, m in zip(seconds, modelled, strict=True) if s is not None)
+    scale = next((s / m for s, m in known if 0 < m < math.inf), 1.0)
+    return [
+        Choice(template, c, m * scale, False) if s is None else Choice(template, c, s, True)
+        for c, s, m in zip(configs, seconds, modelled, strict=True)
+    ]
 
 
 def unsupported(graph: Graph, target: Target) -> tuple[Problem, ...]:
@@ -104,112 +143,208 @@ def unsupported(graph: Graph, target: Target) -> tuple[Problem, ...]:
 def group_uses(group: Group, choice: Choice, target: Target) -> list[tuple[Value, Use]]:
     """What a choice asks of the views of its Group's tensors."""
     needs = choice.template.needs(group, target, choice.config)
-    uses = [(v, Use(group.name, needs[v.name])) for v in group.activations if v.name in needs]
+    uses = [(v, Use(group.name, needs.get(v.name, Need()))) for v in group.activations]
     wanted = choice.template.output_need(group, target, choice.config)
     if wanted != Need():
         uses.extend((v, Use(None, wanted)) for v in group.outputs)
     return uses
 
 
-def copy_seconds(value: Value, producer: Need, consumer: Need) -> float:
-    """Modelled cost of a layout copy between two demands on one value; 0 when a dense view
-    satisfies both.
+def copy_seconds(value: Value, producer: Need, consumer: Need, target: Target) -> float:
+    """Modelled cost of a layout copy between two demands on one value; 0 when one view satisfies
+    both.
     """
-    view = View.dense(value.shape, value.dtype)
-    plain = Need(unit_inner=consumer.unit_inner, dense=consumer.dense)
-    if (producer.dense and consumer.border) or not plain.met_by(view):
-        return 2 * value.type.nbytes / COPY_BYTES_PER_SECOND
-    return 0.0
+    if producer.block == consumer.block:
+        if consumer.block:
+            return 0.0
+        view = View.dense(value.shape, value.dtype)
+        plain = Need(unit_inner=consumer.unit_inner, dense=consumer.dense)
+        if not (producer.dense and consumer.border) and plain.met_by(view):
+            return 0.0
+    core = core_model(target)
+    moved = 2 * value.type.nbytes
+    # In L2 a copy stays only where both sides leave room for what else lives; one side's lines lie
+    # apart, so that it streams at half the rate.
+    rate = core.l2 / 2 if moved <= target.l2_bytes // 2 else core.far
+    return moved / rate / core.ghz * 1e-9
 
 
-def choose(graph: Graph, target: Target, measured: Measured | None = None) -> dict[str, Choice]:
-    """The cheapest combination of alternatives by dynamic programming over Groups in execution
-    order.
+@dataclass(frozen=True)
+class _Option:
+    """A choice with its demands: on each activation's view, and on the output's."""
 
-    A Group's best total is its own time plus, per input, the cheapest producer alternative with the
-    copy it forces. A value with several consumers keeps the producer that its first consumer chose,
-    which makes the order of Groups a chain of decisions (exact on trees, the usual approximation
-    elsewhere).
+    choice: Choice
+    needs: tuple[tuple[Value, Need], ...]
+    output: Need
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self.output.block) or any(need.block for _, need in self.needs)
+
+    @property
+    def seconds(self) -> float:
+        """Unmodelled alternatives are ordered by the registry alone: all cost the same."""
+        return 0.0 if math.isinf(self.choice.seconds) else self.choice.seconds
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A live value: what its producer asked of its view, and the blocks (0: channels-last) of the
+    copies of it that exist.
     """
-    groups = graph.groups or []
-    producer = {v: g for g in groups for v in g.outputs}
-    options: dict[Group, list[Choice]] = {}
+
+    need: Need
+    copies: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class _State:
+    """One way to have come to a Group.
+
+    Attributes:
+        seconds: of all Groups so far, with their copies.
+        held: the live values.
+        picks: (option, picks before it), newest first: a list that states share.
+    """
+
+    seconds: float
+    held: dict[Value, _Held]
+    picks: Any
+
+
+def choose(
+    graph: Graph, target: Target, measured: Measured | None = None, blocks: bool = False
+) -> dict[str, Choice]:
+    """The cheapest combination of alternatives.
+
+    Args:
+        blocks: whether activations may lie in blocks of channels (alter_op_layout). They do when
+            that saves at least ``MIN_GAIN`` of all seconds.
+    """
     problems = unsupported(graph, target)
     if problems:
         raise UnsupportedError(problems)
-    for group in groups:
-        if not is_view_group(group):
-            options[group] = alternatives(group, target, measured)
-    fixed: dict[Group, int] = {g: 0 for g, found in options.items() if len(found) == 1}
-    totals: dict[Group, list[float]] = {}
-    picks: dict[Group, list[dict[Group, int]]] = {}
-    for group, found in options.items():
-        totals[group], picks[group] = [], []
-        for choice in found:
-            total = _finite(choice.seconds)
-            picked: dict[Group, int] = {}
-            needs = choice.template.needs(group, target, choice.config)
-            for value in group.activations:
-                source = producer.get(value)
-                if source is None or source not in totals:
-                    continue
-                index, cost = _best_producer(
-                    options[source],
-                    totals[source],
-                    fixed.get(source),
-                    source,
-                    value,
-                    needs.get(value.name, Need()),
-                    target,
-                )
-                picked[source] = index
-                total += cost
-            totals[group].append(total)
-            picks[group].append(picked)
-    for group in reversed(list(options)):
-        if group not in fixed:
-            fixed[group] = min(range(len(totals[group])), key=lambda i: (totals[group][i], i))
-        for source, index in picks[group][fixed[group]].items():
-            fixed.setdefault(source, index)
-    return {g.name: found[fixed[g]] for g, found in options.items()}
+    plain, seconds = _cheapest(graph, target, _options(graph, target, measured, False))
+    if blocks:
+        options = _options(graph, target, measured, True)
+        if any(option.has_blocks for found in options.values() for option in found):
+            blocked, less = _cheapest(graph, target, options)
+            if less < (1 - MIN_GAIN) * seconds:
+                return blocked
+    return plain
 
 
-def _finite(seconds: float) -> float:
-    """Unmodelled alternatives are ordered by the registry alone: all cost the same."""
-    return 0.0 if math.isinf(seconds) else seconds
-
-
-def _best_producer(
-    found: Sequence[Choice],
-    totals: Sequence[float],
-    fixed: int | None,
-    group: Group,
-    value: Value,
-    need: Need,
-    target: Target,
-) -> tuple[int, float]:
-    """(index, seconds of the forced copy) of the producer alternative that is cheapest for this
-    consumer.
+def _options(
+    graph: Graph, target: Target, measured: Measured | None, blocks: bool
+) -> dict[Group, list[_Option]]:
+    """The alternatives of all compute Groups. A value that the caller or a view op sees stays
+    channels-last.
     """
-    indices = range(len(found)) if fixed is None else [fixed]
-    costs = [
-        (totals[i] + copy, i, copy)
-        for i in indices
-        for copy in [
-            copy_seconds(value, found[i].template.output_need(group, target, found[i].config), need)
-        ]
-    ]
-    _, index, copy = min(costs)
-    return index, copy
+    groups = graph.groups or []
+    pinned = set(graph.outputs)
+    for group in groups:
+        if is_view_group(group):
+            pinned.update(group.inputs)
+    made: dict[Group, list[_Option]] = {}
+    for group in groups:
+        if is_view_group(group):
+            continue
+        made[group] = []
+        for choice in alternatives(group, target, measured, blocks):
+            wanted = choice.template.output_need(group, target, choice.config)
+            if wanted.block and not pinned.isdisjoint(group.outputs):
+                continue
+            needs = choice.template.needs(group, target, choice.config)
+            asked = tuple((v, needs.get(v.name, Need())) for v in group.activations)
+            made[group].append(_Option(choice, asked, wanted))
+    read = {v for found in made.values() for o in found for v, need in o.needs if need.block}
+    for group, found in made.items():
+        made[group] = [o for o in found if not o.output.block or group.output in read]
+    return made
 
 
-def plan_graph(graph: Graph, target: Target, measured: Measured | None = None) -> Plan:
-    """Choose templates and resolve memory for a graph with groups."""
+def _cheapest(
+    graph: Graph, target: Target, options: dict[Group, list[_Option]]
+) -> tuple[dict[str, Choice], float]:
+    """(choice by Group name, seconds) by dynamic programming over the Groups in execution order.
+
+    States that hold the same values in the same layouts differ in the past only: the cheaper one
+    stays. Exact while at most ``MAX_STATES`` remain, a beam search beyond.
+    """
+    order = list(options)
+    last: dict[Value, int] = {}
+    for index, group in enumerate(order):
+        last.update(dict.fromkeys(group.activations, index))
+    start = {v: _Held(Need()) for v in graph.inputs if v in last}
+    states = [_State(0.0, start, None)]
+    for index, group in enumerate(order):
+        kept: dict[tuple[tuple[Value, _Held], ...], _State] = {}
+        for state in states:
+            for option in options[group]:
+                after = _step(state, group, option, target)
+                live = {v: h for v, h in after.held.items() if last.get(v, -1) > index}
+                key = tuple(live.items())
+                if key not in kept or after.seconds < kept[key].seconds:
+                    kept[key] = replace(after, held=live)
+        states = sorted(kept.values(), key=lambda s: s.seconds)[:MAX_STATES]
+    best = states[0]
+    chosen: dict[str, Choice] = {}
+    picks = best.picks
+    for group in reversed(order):
+        option, picks = picks
+        chosen[group.name] = option.choice
+    return {g.name: chosen[g.name] for g in order}, best.seconds
+
+
+def _step(state: _State, group: Group, option: _Option, target: Target) -> _State:
+    """The state after ``group`` runs as ``option``, with the copies that it reads."""
+    seconds = state.seconds + option.seconds
+    held = dict(state.held)
+    for value, need in option.needs:
+        have = held.get(value, _Held(Need()))
+        if need.block in have.copies:
+            continue
+        copied = copy_seconds(value, have.need, need, target)
+        seconds += copied
+        if copied and value in held:
+            held[value] = replace(have, copies=have.copies | {need.block})
+    held.update(dict.fromkeys(group.outputs, _Held(option.output)))
+    return _State(seconds, held, (option, state.picks))
+
+
+def plan_graph(
+    graph: Graph, target: Target, measured: Measured | None = None, blocks: bool = False
+) -> Plan:
+    """Choose templates and resolve memory for a graph with groups.
+
+    Args:
+        measured: seconds of configs from a journal.
+        blocks: run alter_op_layout.
+    """
     if graph.groups is None:
         raise InternalError("plan needs a graph with groups: run fuse_ops first")
-    choices = choose(graph, target, measured)
+    choices = choose(graph, target, measured, blocks)
     uses: list[tuple[Value, Use]] = []
     for group in graph.groups:
         if group.name in choices:
             uses.extend(group_uses(group, choices[group.name], target))
     return Plan(choices, resolve(graph, uses))
+
+
+def layout_text(graph: Graph, plan: Plan, *, altered: bool = True) -> str:
+    """One line a compute Group: the layouts that it reads and writes; with ``altered`` False as if
+    all were channels-last. For --show-passes.
+    """
+    lines = []
+    for group in graph.groups or []:
+        if group.name not in plan.choices:
+            continue
+
+        def text(value: Value, group: Group = group) -> str:
+            read = plan.storage.readers.get((group.name, value.name), value)
+            view = plan.storage.placements[read.name].view
+            return f"{value.name} {view.layout_name if altered else 'strided'}"
+
+        reads = ", ".join(text(v) for v in group.activations)
+        lines.append(f"{group.name}: {reads} -> {', '.join(text(v) for v in group.outputs)}\n")
+    return "".join(lines)

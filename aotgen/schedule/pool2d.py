@@ -1,10 +1,17 @@
 """max_pool and avg_pool with one or two spatial axes: vectors over channels, borders split off.
 
 Rows and columns whose window lies inside the input run with constant extents; the others are
-clipped beforehand.
+clipped beforehand. Inside, a tile of neighbouring outputs first reduces every column of input down
+the window's rows, once for all the windows that share it, then each window's columns. Where the
+input lies in blocks of channels, the loop over channels goes around all pixels.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node, Value
@@ -15,19 +22,61 @@ from aotgen.schedule.base import (
     Config,
     Kernel,
     Knob,
+    Layout,
     Need,
     ScheduleError,
     Template,
     Views,
 )
-from aotgen.schedule.conv2d_direct import alias, output_axes
+from aotgen.schedule.cache_model import layout_cycles
+from aotgen.schedule.conv2d_direct import alias, channel_steps, output_axes
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Block, kernel_params, loop, terms
 from aotgen.schedule.fused import fused_needs, make_fused
-from aotgen.schedule.tiles import core_model
+from aotgen.schedule.layouts import (
+    Y_LAYOUT,
+    in_layout,
+    laid_out,
+    layout_of,
+    planewise_layouts,
+)
+from aotgen.schedule.tiles import Run, core_model, split_even, usable_registers
 from aotgen.target.target import Target
 
 POOLS = ("max_pool", "avg_pool")
+VECTORS, TILES = (1, 2, 4, 8), (1, 2, 3, 4, 6, 8)
+MOST_RESULTS = 12
+"""Vectors of results of a default tile: larger ones were slower, even with registers to spare."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Neighbouring outputs of a row, from the columns of input that their windows share.
+
+    Attributes:
+        columns: input columns that any window reads, counted from the first.
+        windows: for each output, the indices of its columns in ``columns``.
+    """
+
+    columns: tuple[int, ...]
+    windows: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, shape: ConvShape, outputs: int) -> Tile:
+        """The tile of so many outputs, whose windows lie inside the input."""
+        taps = range(0, shape.kernel[2] * shape.dilation[2], shape.dilation[2])
+        reads = [[t * shape.stride[2] + tap for tap in taps] for t in range(outputs)]
+        columns = sorted({c for window in reads for c in window})
+        return cls(tuple(columns), tuple(tuple(columns.index(c) for c in w) for w in reads))
+
+    def registers(self, vectors: int) -> int:
+        """Vector registers: every column's reduction, two loads and a constant."""
+        return vectors * len(self.columns) + 3
+
+    def steps(self, rows: int) -> float:
+        """Loads with the operation on each, and operations between columns, an output."""
+        across = sum(len(w) - 1 for w in self.windows)
+        return (rows * len(self.columns) + 0.5 * across) / len(self.windows)
 
 
 class Pool2d(Template):
@@ -48,23 +97,50 @@ class Pool2d(Template):
         return None if len(node.input(0).shape) in (3, 4) else "needs one or two spatial axes"
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return (Knob("vectors", "ordinal", (1, 2, 4, 8), "vectors"),)
+        return (
+            Knob("vectors", "ordinal", VECTORS, "vectors"),
+            Knob("ow_tile", "ordinal", TILES, "columns"),
+        )
 
     def default(self, group: Group, target: Target) -> Config:
-        vectors = 4
-        while vectors > 1 and vectors * target.vl > group.output.shape[-1]:
-            vectors //= 2
-        return Config.of(vectors=vectors)
+        """The fewest steps an output among the tiles whose columns fit the registers. Narrow pieces
+        of pixels come slower from L2, which counts most where neighbouring tiles read them again.
+        """
+        shape = ConvShape.of(group.nodes[0])
+        widest = max(1, min(4, shape.channels // target.vl))
+        best = (float("inf"), 0, 0)
+        for vectors in (v for v in VECTORS if v <= widest):
+            for outputs in (t for t in TILES if t <= max(1, shape.out[2])):
+                tile = Tile.of(shape, outputs)
+                fits = tile.registers(vectors) <= usable_registers(target)
+                if outputs > 1 and not (fits and outputs * vectors <= MOST_RESULTS):
+                    continue
+                # a tile of one output runs the loop over its taps, vector by vector
+                steps = tile.steps(shape.kernel[1]) if outputs > 1 else 1.5 * shape.taps
+                narrow = (4.0 if shape.stride[2] == 1 else 1.0) / vectors if target.vl > 1 else 0.0
+                best = min(best, (steps + narrow, -vectors, outputs))
+        return Config.of(vectors=-best[1], ow_tile=best[2])
 
     def check(self, group: Group, target: Target, config: Config) -> None:
-        if config.int("vectors") + 4 > target.vector_registers:
-            raise ScheduleError("more vectors of channels than registers")
+        vectors, outputs = config.int("vectors"), config.int("ow_tile")
+        need = vectors + 4
+        if outputs > 1:
+            need = max(need, Tile.of(ConvShape.of(group.nodes[0]), outputs).registers(vectors))
+        if need > target.vector_registers:
+            raise ScheduleError(
+                f"a tile of {outputs} columns x {vectors} vectors of channels needs {need} "
+                f"registers of {target.vector_registers}"
+            )
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        return {**fused_needs(group), group.nodes[0].input(0).name: Need(unit_inner=True)}
+        needs = {**fused_needs(group), group.nodes[0].input(0).name: Need(unit_inner=True)}
+        return laid_out(needs, group, config, target)
+
+    def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
+        return planewise_layouts(group, target)
 
     def output_need(self, group: Group, target: Target, config: Config) -> Need:
-        return Need(unit_inner=True)
+        return in_layout(Need(unit_inner=True), layout_of(config, Y_LAYOUT), target)
 
     def may_alias(self, group: Group, value: Value) -> Alias:
         return alias(group, value)
@@ -73,8 +149,11 @@ class Pool2d(Template):
         shape = ConvShape.of(group.nodes[0])
         core = core_model(target)
         vectors = -(-shape.outputs // target.vl)
-        cells = shape.batch * shape.out[1] * shape.out[2] * (shape.taps + 2)
-        return cells * vectors / core.loads / core.ghz * 1e-9
+        outputs = config.int("ow_tile")
+        steps = Tile.of(shape, outputs).steps(shape.kernel[1]) if outputs > 1 else shape.taps
+        cells = shape.batch * shape.out[1] * shape.out[2] * (steps + 2)
+        layouts = layout_cycles(shape, 1, 1, target, config)
+        return (cells * vectors / core.loads + layouts) / core.ghz * 1e-9
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
@@ -85,22 +164,33 @@ class Pool2d(Template):
         batch, _, row, col = output_axes(group, shape, views, fused)
         is_max = node.op == "max_pool"
         vl, channels = target.vl, shape.channels
-        vectors = config.int("vectors")
+        outside = x.layout == "nchwc"
+        vectors = 1 if outside else config.int("vectors")
         full = channels // vl * vl
         inputs = [i.name for i in fused.inputs]
+        steps = {"x": x.channel_step, **channel_steps(group, views, fused)}
+        moving = {i.name: steps.get(i.name, 1) for i in fused.inputs if i.kind != "scalar"}
 
-        def store(n: int, lanes: int) -> str:
-            at = f"c + {n * vl}" if n else "c"
-            value = f"acc{n}"
+        def store(n: int, lanes: int, value: str, output: int = 0) -> str:
+            """Statement that stores vector ``n`` of channels of the tile's ``output``."""
+
+            def channel(step: int) -> str:
+                if outside:
+                    return "0"
+                return terms("", ("c", step), offset=n * vl * step).removeprefix(" + ")
+
+            pointers = {
+                i: terms(i, offset=output * strides[i][2]) for i in [*inputs, "y"] if i in strides
+            }
+            at = pointers["y"] if outside else f"{pointers['y']} + {channel(steps['y'])}"
             if fused.function:
-                loads = fused.load({i: i for i in [*inputs, "y"]}, at, lanes)
+                loads = fused.load(pointers, channel, lanes)
                 value = f"@KERNEL@_epilogue({value}{loads})"
-            return (
-                f"vstore_n(y + {at}, {value}, {lanes});" if lanes else f"vstore(y + {at}, {value});"
-            )
+            return f"vstore_n({at}, {value}, {lanes});" if lanes else f"vstore({at}, {value});"
 
         pointers = ["const float *x", *(f"const float *{i}" for i in inputs), "float *y"]
         extents = ["int32_t kh", "int32_t kw", *([] if is_max else ["float count"])]
+        guard = is_max and guards_nan(target)
         args = [
             Arg("x", "const float *", value=node.input(0)),
             *(i.arg for i in fused.inputs),
@@ -111,26 +201,102 @@ class Pool2d(Template):
             strides[i.name] = (
                 (batch[i.name], row[i.name], col[i.name]) if i.kind == "pixel" else (0, 0, 0)
             )
+        body = _Body(node, shape, strides, xs, ["x", *inputs, "y"], is_max)
+        if outside:
+            body.channels = {"x": steps["x"], **moving, "y": steps["y"]}
+            body.vl = vl
+        op = "vadd" if not is_max else "vmax" if guard else "vmax_nan"
+        sizes = body.tile_inside(config.int("ow_tile"))
+        if guard and sizes and full and not outside:
+            extents.append("int32_t from")
+            body.from_channel = True
+
+        def part(tile: Tile, count: int, lanes: int) -> dict[str, Any]:
+            """What the template prints of a tile with ``count`` vectors, the last of ``lanes``."""
+            loads = [
+                {"name": f"{j}_{n}", "load": _load(column * xs[2] + n * vl, lanes)}
+                for j, column in enumerate(tile.columns)
+                for n in range(count)
+            ]
+            return {
+                "pairs": [loads[i : i + 2] for i in range(0, len(loads), 2)],
+                "results": [
+                    {
+                        "name": f"{t}_{n}",
+                        "value": _across(op, window, n),
+                        "store": store(n, lanes, f"acc{t}_{n}", t),
+                    }
+                    for t, window in enumerate(tile.windows)
+                    for n in range(count)
+                ],
+                "vectors": count,
+                "lanes": lanes,
+            }
+
+        tiles = []
+        for size in sizes:
+            tile = Tile.of(shape, size)
+            tiles.append(
+                {
+                    "outputs": size,
+                    "again": ", ".join(
+                        ["x", *inputs, "y", str(size), *(["c"] if body.from_channel else [])]
+                    ),
+                    "wide": part(tile, vectors, 0),
+                    "one": part(tile, 1, 0),
+                    "rest": part(tile, 1, channels % vl),
+                }
+            )
         text = render(
             "kernels/pool2d.c.j2",
             epilogue=fused.function,
             is_max=is_max,
             vl=vl,
             vectors=vectors,
-            full=full,
-            wide=full // (vectors * vl) * vectors * vl,
+            outside=outside,
+            full=0 if outside else full,
+            wide=0 if outside else full // (vectors * vl) * vectors * vl,
             lanes=channels % vl,
             row_step=shape.dilation[1] * xs[1],
             col_step=shape.dilation[2] * xs[2],
-            stores=[store(n, 0) for n in range(vectors)],
-            tail_store=store(0, channels % vl),
+            channel="" if outside else " + c",
+            stores=[store(n, 0, f"acc{n}") for n in range(vectors)],
+            tail_store=store(0, channels % vl, "acc0"),
             cell_params=", ".join(pointers + extents),
+            tile_params=", ".join(pointers),
+            tiles=tiles,
+            op=op,
+            guard=guard,
+            first_channel="from" if body.from_channel else "",
+            kernel_rows=shape.kernel[1],
+            count=f"{shape.taps}.0f",
+            again={
+                "params": ", ".join([*pointers, "int32_t outputs", *extents[2:]]),
+                "args": body.again(inputs),
+            },
             title=pool_title(node),
             params=kernel_params(args, fused),
-            body=_Body(node, shape, strides, xs, ["x", *inputs, "y"], is_max).rows(),
+            body=body.rows(),
         )
         name = f"{node.op}_f32_{shape.kernel[1]}x{shape.kernel[2]}"
         return Kernel(name, text, tuple(args), shape.out[1], fused.math)
+
+
+def guards_nan(target: Target) -> bool:
+    """Whether ``vmax`` loses a NaN that ``vmax_nan`` keeps at two more instructions: a tile then
+    looks for NaN once and starts over where it finds one.
+    """
+    return target.isa in ("avx2", "avx512")
+
+
+def _load(offset: int, lanes: int) -> str:
+    pointer = terms("p", offset=offset)
+    return f"vload_n({pointer}, {lanes})" if lanes else f"vload({pointer})"
+
+
+def _across(op: str, window: Sequence[int], n: int) -> str:
+    """C expression of a window's columns, vector ``n`` of channels."""
+    return reduce(lambda value, j: f"{op}(col{j}_{n}, {value})", window[1:], f"col{window[0]}_{n}")
 
 
 def pool_title(node: Node) -> str:
@@ -152,6 +318,13 @@ class _Body:
     ) -> None:
         self.node, self.shape, self.strides, self.xs, self.names = node, shape, strides, xs, names
         self.is_max = is_max
+        self.channels: dict[str, int] = {}
+        """Channel steps of the operands when the loop over channels goes around all pixels."""
+        self.vl = 1
+        self.tile = 1
+        """Most outputs of a tile of columns inside."""
+        self.from_channel = False
+        """Whether one output's function takes the channel to begin at."""
         extra = tuple(node.attrs.get("ceil_extra", (0,) * shape.axes))
         self.extra = (0,) * (3 - shape.axes) + extra
         self.include = not is_max and bool(node.attrs["count_include_pad"])
@@ -164,6 +337,26 @@ class _Body:
         high = (s.size[axis] - 1 + s.begin[axis] - reach) // s.stride[axis] + 1
         low = min(low, s.out[axis])
         return low, max(low, min(high, s.out[axis]))
+
+    def tile_inside(self, outputs: int) -> list[int]:
+        """Cut the columns whose window lies inside into tiles of at most ``outputs``; their sizes,
+        without those of one.
+        """
+        low, high = self.inside(2)
+        rows_low, rows_high = self.inside(1)
+        self.tile = outputs if low < high and rows_low < rows_high else 1
+        if self.tile == 1:
+            return []
+        return [run.size for run in split_even(high - low, self.tile) if run.size > 1]
+
+    def again(self, inputs: Sequence[str]) -> str:
+        """Arguments of one output of a tile, output t, for ``_cells``."""
+        s = self.shape
+        moves = {n: self.strides[n][2] for n in [*inputs, "y"]}
+        moves["x"] = s.stride[2] * self.xs[2]
+        args = [terms(name, ("t", moves[name])) for name in self.names]
+        args += [str(s.kernel[1]), str(s.kernel[2]), *(["from"] if self.from_channel else [])]
+        return ", ".join(args)
 
     def rows(self) -> list[Block]:
         low, high = self.inside(1)
@@ -182,7 +375,13 @@ class _Body:
             )
             whole = self._row("0", str(self.shape.kernel[1]), str(self.shape.kernel[1]))
             lines = [{"head": f"if ({test}) {{", "body": whole}, {"head": "else {", "body": lines}]
-        nest: list[Block] = [loop("r", "r0", "r1", lines)]
+        nest: list[Block] = [
+            "/* upwards: the rows that the layer before wrote last are the nearest in cache */",
+            {"head": "for (int32_t r = r1 - 1; r >= r0; r--) {", "body": lines},
+        ]
+        if self.channels:
+            head = f"for (int32_t c = 0; c < {self.shape.channels}; c += {self.vl}) {{"
+            nest = [{"head": head, "body": nest}]
         return [loop("i0", "0", str(self.shape.batch), nest)] if self.shape.batch > 1 else nest
 
     @property
@@ -220,6 +419,10 @@ class _Body:
         for start, end, whole in ((0, low, False), (low, high, True), (high, s.out[2], False)):
             if start >= end:
                 continue
+            if whole and kh.isdigit() and self.tile > 1:
+                for run in split_even(end - start, self.tile):
+                    made.append(loop("t", "0", str(run.count), [self._tile(start, run)]))
+                continue
             if whole:
                 body = [self._call(kh0, kh, counted, "0", str(s.kernel[2]), str(s.kernel[2]))]
             else:
@@ -230,24 +433,43 @@ class _Body:
             made.append(loop("t", str(start), str(end), body))
         return made
 
-    def _call(self, kh0: str, kh: str, rows: str, kw0: str, kw: str, columns: str) -> Block:
+    def _tile(self, low: int, run: Run) -> Block:
+        """One tile of columns, the t-th of its run."""
+        if run.size == 1:
+            kh, kw = str(self.shape.kernel[1]), str(self.shape.kernel[2])
+            return self._call("0", kh, kh, "0", kw, kw, low + run.start)
+        args = self._pointers("0", "0", low + run.start, run.size)
+        return f"@KERNEL@_tile{run.size}({', '.join(args)});"
+
+    def _pointers(self, kh0: str, kw0: str, start: int = 0, size: int = 1) -> list[str]:
+        """The operands at output row r, column start + t * size, of a window clipped to
+        (kh0, kw0).
+        """
         s = self.shape
         args = []
         for name in self.names:
             batch, row, col = self.strides[name]
             parts = [("i0", batch)] if s.batch > 1 else []
-            offset = 0
+            parts.append(("c", self.channels.get(name, 0)))
+            offset = start * col
             if name == "x":
                 row, col = self.xs[1] * s.stride[1], self.xs[2] * s.stride[2]
                 parts += [(kh0, s.dilation[1] * self.xs[1]), (kw0, s.dilation[2] * self.xs[2])]
-                offset = -(s.begin[1] * self.xs[1] + s.begin[2] * self.xs[2])
-            args.append(terms(name, *parts, ("r", row), ("t", col), offset=offset))
-        args += [kh, kw]
+                offset = start * col - (s.begin[1] * self.xs[1] + s.begin[2] * self.xs[2])
+            args.append(terms(name, *parts, ("r", row), ("t", col * size), offset=offset))
+        return args
+
+    def _call(
+        self, kh0: str, kh: str, rows: str, kw0: str, kw: str, columns: str, start: int = 0
+    ) -> Block:
+        args = [*self._pointers(kh0, kw0, start), kh, kw]
         if self._counts:
             both_known = rows.isdigit() and columns.isdigit()
             args.append(
                 f"{int(rows) * int(columns)}.0f" if both_known else f"(float)({rows} * {columns})"
             )
+        if self.from_channel:
+            args.append("0")
         return f"@KERNEL@_cells({', '.join(args)});"
 
 

@@ -57,6 +57,12 @@ _CELL = {
 _RESET = {"x": "gates", "s": "sums", "h": "h", "a": "reset"}
 """The same of what a gru that resets first does between its products."""
 
+_TITLES = {
+    "cell": "The new state",
+    "reset": "The update gate, and the state as the reset gate lets it pass",
+}
+"""What the function of one vector of units computes."""
+
 _FIXED: dict[str, KnobValue] = {"kc": 0, "next_lines": 0}
 """Knobs of dense kernels that have one value here."""
 
@@ -297,7 +303,13 @@ class _Writer:
         if lanes:
             moved = [f"{a} + {full}" if full else a for a in args]
             calls.append(f"@KERNEL@_{name}_{lanes}({', '.join(moved)});")
-        return {"name": name, "cell_params": ", ".join(params), "rows": rows, "calls": calls}
+        return {
+            "name": name,
+            "title": _TITLES[name],
+            "cell_params": ", ".join(params),
+            "rows": rows,
+            "calls": calls,
+        }
 
     def operands(self) -> None:
         """Arguments for the inputs that are read as they are: all but the recurrent weights."""
@@ -363,7 +375,11 @@ class _Writer:
             blocks = writer.nests()
             self.parts.tiles += [writer.tile_context(t) for t in writer.used.values()]
         self.scratch(sums, width)
-        self.parts.products.append({"sums": sums, "width": width, "blocks": blocks})
+        zero_sums = (
+            f"memset({sums} + (ptrdiff_t)first * {width}, 0, "
+            f"(size_t)(end - first) * {width} * sizeof(float));"
+        )
+        self.parts.products.append({"zero_sums": zero_sums, "blocks": blocks})
 
     def weights(self, writer: _Product, name: str) -> str:
         """Add packed weights as a constant, or code that packs them; the C name to read."""

@@ -16,21 +16,41 @@ def anchor_templates() -> tuple[Template, ...]:
     from aotgen.schedule.conv2d_direct import Conv2dDirect
     from aotgen.schedule.conv2d_first import Conv2dFirst
     from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
+    from aotgen.schedule.conv_dot import ConvDot, ConvTransposeDot
+    from aotgen.schedule.conv_grouped import ConvGrouped, ConvTransposeGrouped
+    from aotgen.schedule.conv_transpose import ConvTranspose
     from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
+    from aotgen.schedule.pairwise_coupling import PairwiseCoupling
     from aotgen.schedule.pool2d import Pool2d
+    from aotgen.schedule.quantized_dense import QuantizedDense
+    from aotgen.schedule.quantized_depthwise import QuantizedDepthwise
+    from aotgen.schedule.recurrent import Recurrent
+    from aotgen.schedule.top_k import TopK
+    from aotgen.schedule.tree_ensemble import TreeEnsemble
 
     return (
         Conv2dPointwise(),
         Conv2dFirst(),
         Conv2dDepthwise(),
+        ConvGrouped(),
+        ConvDot(),
         Conv2dDirect(),
+        ConvTransposeGrouped(),
+        ConvTransposeDot(),
+        ConvTranspose(),
         MatmulGemm(),
         MatmulBatch(),
         Pool2d(),
+        QuantizedDepthwise(),
+        QuantizedDense(),
+        Recurrent(),
+        TopK(),
+        PairwiseCoupling(),
+        TreeEnsemble(),
     )
 
 
-GENERAL = frozenset({"conv2d_direct"})
+GENERAL = frozenset({"conv2d_direct", "conv_transpose"})
 """Templates that a special one makes superfluous: their models are not exact enough to be chosen
 against it.
 """

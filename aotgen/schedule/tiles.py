@@ -81,6 +81,8 @@ def padded(channels: int, vl: int) -> int:
 
 def registers(pixels: int, vectors: int, target: Target, lane_step: bool = False) -> int:
     """Vector registers that a tile keeps live in its reduction loop."""
+    if lane_step and target.isa == "neon_armv7":  # a step of one pixel is brought into all lanes
+        return pixels * vectors + vectors + pixels + 1
     if lane_step:  # two to spare: with none GCC moves accumulators about
         return pixels * vectors + vectors + pixels + 2
     return pixels * vectors + vectors + (1 if vectors > 1 or target.isa != "avx512" else 0)
@@ -146,13 +148,14 @@ _MODELS = {
     "avx2": CoreModel(2.0, 2.0, 6.0, 4.0, 64.0, 40.0, 8.0, 3.0),
     "scalar": CoreModel(2.0, 2.0, 6.0, 4.0, 16.0, 12.0, 6.0, 3.0),
     "neon": CoreModel(1.0, 1.0, 3.0, 7.0, 16.0, 8.0, 2.0, 1.8),
+    "neon_armv7": CoreModel(1.0, 1.0, 2.0, 7.0, 16.0, 8.0, 2.0, 1.2),
 }
 _BIG_CORES = ("a76", "a78", "neoverse", "x1")
 
 
 def core_model(target: Target) -> CoreModel:
     """The throughputs of a target's core."""
-    if target.isa == "neon" and any(name in target.core for name in _BIG_CORES):
+    if target.has_neon and any(name in target.core for name in _BIG_CORES):
         return CoreModel(2.0, 2.0, 4.0, 4.0, 32.0, 16.0, 4.0, 2.4)
     return _MODELS[target.isa]
 
@@ -162,7 +165,9 @@ def step_cycles(pixels: int, vectors: int, target: Target, lane_step: bool = Fal
     core = core_model(target)
     fmas = pixels * vectors
     loads = vectors + (pixels / 4 if lane_step else pixels)
-    if target.isa == "neon":  # narrow cores: every instruction beside the FMAs costs something
+    if target.isa == "neon_armv7":  # splats take the FMAs' unit; loads of pixels need an address
+        return max((fmas + (pixels if lane_step else 0) + loads) / core.fma, core.latency)
+    if target.has_neon:  # narrow cores: every instruction beside the FMAs costs something
         return max((fmas + 0.5 * loads) / core.fma, core.latency)
     issue = (fmas + loads + 1) / core.issue
     return max(fmas / core.fma, loads / core.loads, issue, core.latency)

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from aotgen.errors import UsageError
 from aotgen.resources import board_support_dir
-from aotgen.target.host import HostFacts, detect_host
+from aotgen.target.host import HostFacts, architecture, detect_host
 from aotgen.target.target import Isa, Target
 
 if sys.version_info >= (3, 11):
@@ -30,6 +30,7 @@ ISA_CFLAGS: dict[str, tuple[str, ...]] = {
     "avx2": ("-mavx2", "-mfma"),
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
     "neon": (),
+    "neon_armv7": ("-mfpu=neon-vfpv4", "-mfloat-abi=hard"),
 }
 """What a compiler needs to accept the intrinsics of an instruction set: named one by one and never
 ``-march=native``, so that the same model gives the same project on every computer."""
@@ -135,13 +136,13 @@ class Board:
 
     @property
     def machine(self) -> str:
-        """What the board's kernel calls its architecture ("x86_64", "aarch64")."""
-        return self.triple.split("-")[0] if self.triple else platform.machine()
+        """The board's architecture, as triples spell it ("x86_64", "aarch64", "arm")."""
+        return self.triple.split("-")[0] if self.triple else architecture(platform.machine())
 
     @property
     def runs_here(self) -> bool:
         """Whether this computer itself can run the board's programs."""
-        return not self.triple or self.machine == platform.machine()
+        return not self.triple or self.machine == architecture(platform.machine())
 
 
 def list_boards() -> list[str]:

@@ -16,6 +16,8 @@ from aotgen.target.target import Isa
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 _AVX2 = frozenset({"avx2", "fma"})
+_ARMV7 = frozenset({"neon", "vfpv4"})
+_ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv8l": "arm"}
 _L1_RANGE = (16 * 1024, 128 * 1024)
 _L2_RANGE = (128 * 1024, 4 * 1024 * 1024)
 
@@ -80,7 +82,14 @@ def choose_isa(machine: str, flags: frozenset[str]) -> tuple[Isa, tuple[str, ...
             return "avx2", tuple(sorted(_AVX2))
     if machine in ("aarch64", "arm64"):
         return "neon", ("asimd",)  # every ARMv8-A core that runs Linux has it
+    if architecture(machine) == "arm" and flags >= _ARMV7:
+        return "neon_armv7", tuple(sorted(_ARMV7))
     return "scalar", ()
+
+
+def architecture(machine: str) -> str:
+    """A kernel's name of an architecture as compiler triples spell it: "armv7l" is "arm"."""
+    return _ARCHITECTURES.get(machine, machine)
 
 
 def host_runs(isa: Isa) -> bool:

@@ -9,10 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Isa = Literal["scalar", "avx2", "avx512", "neon"]
+Isa = Literal["scalar", "avx2", "avx512", "neon", "neon_armv7"]
+"""``neon`` is AArch64's, ``neon_armv7`` that of 32-bit ARM with VFPv4."""
 
-_VECTOR_FLOATS: dict[str, int] = {"scalar": 1, "avx2": 8, "avx512": 16, "neon": 4}
-_VECTOR_REGISTERS: dict[str, int] = {"scalar": 16, "avx2": 16, "avx512": 32, "neon": 32}
+_VECTOR_FLOATS: dict[str, int] = {
+    "scalar": 1,
+    "avx2": 8,
+    "avx512": 16,
+    "neon": 4,
+    "neon_armv7": 4,
+}
+_VECTOR_REGISTERS: dict[str, int] = {
+    "scalar": 16,
+    "avx2": 16,
+    "avx512": 32,
+    "neon": 32,
+    "neon_armv7": 16,
+}
 
 
 @dataclass(frozen=True)
@@ -47,3 +60,8 @@ class Target:
     @property
     def vector_registers(self) -> int:
         return _VECTOR_REGISTERS[self.isa]
+
+    @property
+    def has_neon(self) -> bool:
+        """NEON, of AArch64 or ARMv7."""
+        return self.isa in ("neon", "neon_armv7")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from aotgen.codegen import literals
 from aotgen.errors import InternalError
 from aotgen.ir.types import DType
@@ -18,6 +20,7 @@ from aotgen.te.index import Axis, Div, Extremum, Index, Mod
 
 MATH = frozenset(
     ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "pow"]
+    + ["asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"]
     + ["fast_exp", "fast_tanh", "fast_sigmoid", "fast_erf"]
 )
 """Functions of simd/math: ``s_exp`` of one float, ``vexp`` of a vector."""
@@ -51,14 +54,6 @@ LIBM = {
     "round": "rint",
     "trunc": "trunc",
     "fmod": "fmod",
-    "asin": "asin",
-    "acos": "acos",
-    "atan": "atan",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "asinh": "asinh",
-    "acosh": "acosh",
-    "atanh": "atanh",
     "exp2": "exp2",
     "log2": "log2",
 }
@@ -103,6 +98,7 @@ class CPrinter:
 
     int_type = "int32_t"
     read_only = "const "
+    half_prefix = "s_"
 
     def __init__(self) -> None:
         self.math: set[str] = set()
@@ -124,6 +120,8 @@ class CPrinter:
             return f"UINT64_C({int(value)})"
         if dtype is DType.U32:
             return f"{int(value)}u"
+        if dtype is DType.F16:
+            return f"0x{int(np.float16(value).view(np.uint16)):04x}"
         return _signed(literals.i32(int(value)))
 
     def vector_literal(self, node: Const) -> str:
@@ -205,6 +203,8 @@ class CPrinter:
         """``a`` as another type; a negative float becomes an unsigned integer by way of int64, as
         numpy does it.
         """
+        if DType.F16 in (to, of):
+            return self.half_cast(to, of, a)
         if to is DType.BOOL:
             return f"({a} != 0)"
         if of is DType.BOOL or not of.is_float or to.is_float or to in (DType.I32, DType.I64):
@@ -213,6 +213,21 @@ class CPrinter:
         if to is DType.U64:
             return f"({a} < 0 ? ({c})(int64_t){a} : ({c}){a})"
         return f"({c})(int64_t){a}"
+
+    def half_cast(self, to: DType, of: DType, a: str) -> str:
+        """A cast from or to fp16, by way of float: integers that float rounds are beyond fp16's
+        range, and a double has its own function.
+        """
+        if to is of:
+            return a
+        if of is DType.F16:
+            self.math.add("f16_to_f32")
+            wide = f"{self.half_prefix}f16_to_f32({a})"
+            return wide if to is DType.F32 else self.cast(to, DType.F32, wide)
+        name = "f64_to_f16" if of is DType.F64 else "f32_to_f16"
+        self.math.add(name)
+        value = a if of in (DType.F32, DType.F64) else self.cast(DType.F32, of, a)
+        return f"{self.half_prefix}{name}({value})"
 
     def select(self, cond: str, a: str, b: str) -> str:
         return f"({cond} ? {a} : {b})"

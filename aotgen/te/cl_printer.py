@@ -48,6 +48,7 @@ class ClPrinter(CPrinter):
     """OpenCL C: built-in math, its own names of the integer types."""
 
     int_type = "int"
+    half_prefix = ""
 
     def ctype(self, dtype: DType) -> str:
         return _TYPES[dtype]
@@ -78,6 +79,8 @@ class ClPrinter(CPrinter):
         return f"{fn}({', '.join(args)})"
 
     def cast(self, to: DType, of: DType, a: str) -> str:
+        if DType.F16 in (to, of):
+            return self.half_cast(to, of, a)
         if to is DType.BOOL:
             return f"({a} != 0)"
         if of.is_float and to is DType.U64:

@@ -89,14 +89,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Scan:
-    """A running sum along ``axis``: output[j] = sum of input[0..j], of input[0..j-1] if exclusive;
-    from the end if reverse. ``source`` is the tensor that is summed.
+    """A running sum along ``axis``, or a product: output[j] = sum of input[0..j], of input[0..j-1]
+    if exclusive; from the end if reverse. ``source`` is the tensor that is summed.
     """
 
     axis: int
     exclusive: bool
     reverse: bool
     source: Tensor
+    product: bool = False
 
 
 @dataclass(frozen=True)
@@ -259,13 +260,21 @@ def as_data(index: IndexLike, dtype: DType) -> Expr:
 
 
 def as_position(expr: Expr, extent: int) -> Index:
-    """An integer as an index along an axis of ``extent``; negative ones count from the end."""
+    """An integer as an index along an axis of ``extent``; negative ones count from the end.
+
+    What is known only at run time may be anything: beyond either end it means the element at that
+    end, so that no index leaves the memory it is meant for.
+    """
     if isinstance(expr, Const):
         position = int(expr.value)
         return as_index(position + extent if position < 0 else position)
-    raw = elem(expr, (-extent, extent - 1))
-    negative = call("less", expr, const(0, expr.dtype))
-    return choose(negative, raw + extent, raw) if not expr.dtype.c.startswith("u") else raw
+    least, most = int_range(expr.dtype)
+    low, high = max(-extent, least), min(extent - 1, most)
+    bounded = call("max", call("min", expr, const(high, expr.dtype)), const(low, expr.dtype))
+    raw = elem(bounded, (low, high))
+    if low == 0:
+        return raw
+    return choose(call("less", bounded, const(0, expr.dtype)), raw + extent, raw)
 
 
 def inside(index: Index, extent: int) -> Expr:

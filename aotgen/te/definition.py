@@ -17,13 +17,19 @@ FAST = {"exp": "fast_exp", "tanh": "fast_tanh", "sigmoid": "fast_sigmoid", "erf"
 """Functions of simd/math and what a node with the attribute ``fast_math`` calls instead."""
 
 
-def definition(node: Node, operands: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+def definition(
+    node: Node, operands: Sequence[Tensor | None], *, scratch: bool = True
+) -> tuple[Tensor, ...]:
     """The tensors that ``node`` computes from its inputs' tensors.
+
+    Args:
+        scratch: whether rows can be kept in scratch memory.
 
     Raises:
         InternalError: the op has no compute definition.
     """
-    rule = op_def(node.op).compute
+    op = op_def(node.op)
+    rule = op.compute_rows if scratch and op.compute_rows is not None else op.compute
     if rule is None:
         raise InternalError(f"op {node.op!r} has no compute definition")
     made: tuple[Tensor, ...] = rule(node, operands)

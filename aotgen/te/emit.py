@@ -36,8 +36,8 @@ from aotgen.te.expr import (
     Select,
 )
 from aotgen.te.index import Axis, Choose, Elem, Index
-from aotgen.te.simplify import Rewriter, walk
-from aotgen.te.vectorize import is_guard
+from aotgen.te.simplify import Rewriter, indices_of, walk
+from aotgen.te.vectorize import INTEGER, is_guard
 
 LONG = 64
 """Characters after which an expression is given a name, so that lines stay within 100 columns."""
@@ -92,6 +92,7 @@ class Emitter:
         self._guarded = 0
         self._counter: dict[str, int] = {}
         self._loads: dict[Expr, bool] = {}
+        self._writes = any(buffer.written for buffer in pointers)
         self._axis_order: dict[Axis, int] = {}
 
     # ---- blocks
@@ -134,7 +135,10 @@ class Emitter:
     def has_load(self, expr: Expr) -> bool:
         found = self._loads.get(expr)
         if found is None:
-            found = any(isinstance(n, Load | RowLoad) for n in walk(expr))
+            if isinstance(expr, Load | RowLoad) or indices_of(expr):
+                found = any(isinstance(n, Load | RowLoad) for n in walk(expr))
+            else:
+                found = any(self.has_load(child) for child in expr.children)
             self._loads[expr] = found
         return found
 
@@ -150,6 +154,14 @@ class Emitter:
                 return k
         missing = ", ".join(sorted(a.name for a in free - self.scopes[-1].bound))
         raise InternalError(f"te: axis {missing} is used outside its loop")
+
+    def home_of(self, expr: Expr) -> int:
+        """The outermost open block that can compute ``expr``: the innermost one, when it reads what
+        the same loops write.
+        """
+        if self._writes and any(isinstance(n, Load) and n.buffer.written for n in walk(expr)):
+            return len(self.scopes) - 1
+        return self.home(expr.free, self.has_load(expr))
 
     def known(self, key: object) -> str | None:
         for scope in reversed(self.scopes):
@@ -221,7 +233,7 @@ class Emitter:
         loads = self.has_load(expr)
         if loads and self._guarded:
             return text
-        home = self.home(expr.free, loads)
+        home = self.home_of(expr)
         trivial = isinstance(expr, FromIndex | InRange)
         outer = home < len(self.scopes) - 1 and not trivial
         shared = self.uses.get(expr, 0) > 1 and not trivial
@@ -235,7 +247,7 @@ class Emitter:
         text = self.scalar(expr)
         if text.replace("_", "").isalnum() or isinstance(expr, Const) or self._guarded:
             return text
-        home = self.home(expr.free, self.has_load(expr))
+        home = self.home_of(expr)
         return self.declare(
             home, expr, self.printer.ctype(expr.dtype), "t", narrow(self.printer, expr, text)
         )
@@ -305,7 +317,7 @@ class Emitter:
         if isinstance(expr, Reduce):
             return self.inline_reduce(expr)
         text = self._vector_text(expr)
-        home = self.home(expr.free, self.has_load(expr))
+        home = self.home_of(expr)
         outer = home < len(self.scopes) - 1
         if outer or self.uses.get(expr, 0) > 1 or len(text) > LONG:
             return self.declare(home, key, "vf", "v", text)
@@ -319,7 +331,7 @@ class Emitter:
         if found is not None:
             return found
         text = f"vset1({bare(self.scalar(expr))})"
-        home = self.home(expr.free, self.has_load(expr))
+        home = self.home_of(expr)
         assert self.lanes is not None
         if home < len(self.scopes) - 1 or self.lanes.unroll > 1:
             return self.declare(home, key, "vf", "v", text)
@@ -333,12 +345,30 @@ class Emitter:
             return self._vector_load(self.places[expr.row].pointer, self._row_offset(expr))
         if isinstance(expr, Call):
             return p.vector_call(expr.fn, [self.vector(a) for a in expr.args])
+        if isinstance(expr, Cast) and expr.a.dtype is DType.I32:
+            return f"vcvt_i2f({self.integers(expr.a)})"
         if isinstance(expr, Cast):
             return f"vsel({self.mask(expr.a)}, vset1(1.0f), vzero())"
         assert isinstance(expr, Select) and self.lanes is not None
         if self.lanes.axis in expr.cond.free:
             return f"vsel({self.mask(expr.cond)}, {self.vector(expr.a)}, {self.vector(expr.b)})"
         return self._branch(expr)
+
+    def integers(self, expr: Expr) -> str:
+        """C text of an int32 value as a vector, see ``vectorize.vectorisable``."""
+        lanes = self.lanes
+        assert lanes is not None
+        if lanes.axis not in expr.free:
+            return f"viset1({bare(self.scalar(expr))})"
+        if isinstance(expr, Call):
+            return f"{INTEGER[expr.fn]}({', '.join(self.integers(a) for a in expr.args)})"
+        assert isinstance(expr, Cast)
+        if not isinstance(expr.a, Load):
+            return f"vcvt_f2i({self.vector(expr.a)})"
+        self.printer.math.add("int8")
+        word = "viload_s8" if expr.a.dtype is DType.I8 else "viload_u8"
+        where = f"&{self.pointers[expr.a.buffer]}[{self.index(expr.a.indices[0])}]"
+        return f"{word}({where})" if lanes.tail is None else f"{word}_n({where}, {lanes.tail})"
 
     def _branch(self, expr: Select) -> str:
         """A choice that is the same in all lanes: an if statement."""

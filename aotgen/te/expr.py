@@ -26,13 +26,16 @@ keep it.
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory that a nest reads: a value from outside. ``const`` is its array when it is known."""
+    """Memory that a nest reads: a value from outside. ``const`` is its array when it is known;
+    ``written``: the nest writes where it reads, so that no load may leave its loop.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     value: Value | None = None
     const: Array | None = None
+    written: bool = False
 
 
 @dataclass(frozen=True, eq=False)

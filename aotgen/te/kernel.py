@@ -120,7 +120,7 @@ def scatter_kernel(request: Request, target: Target) -> Kernel:
     assert scatter is not None
     base = Tensor(tensor.shape, tensor.dtype, tensor.fn)
     strides = _Strides(request.views)
-    memory = Buffer("y", tensor.shape, tensor.dtype, output.value)
+    memory = Buffer("y", tensor.shape, tensor.dtype, output.value, written=True)
 
     def element(*i: Index) -> Expr:
         new = scatter.updates(*i)
@@ -272,4 +272,11 @@ def _cl_kernel(
         [*setup, *block],
         "}",
     ]
-    return Kernel(request.name, render_block(function) + "\n", args, 1, global_size=size)
+    return Kernel(
+        request.name,
+        render_block(function) + "\n",
+        args,
+        1,
+        math=frozenset(printer.math),
+        global_size=size,
+    )

@@ -171,35 +171,44 @@ def walk(expr: Expr, rows: bool = True) -> Iterator[Expr]:
     """Every node once, children first, into reductions, the expressions inside indices and, with
     ``rows``, rows.
     """
-    seen: set[Expr] = set()
+    seen = {expr}
+    open_nodes = [(expr, iter(_parts(expr, rows)))]
+    while open_nodes:
+        node, parts = open_nodes[-1]
+        part = next((p for p in parts if p not in seen), None)
+        if part is None:
+            open_nodes.pop()
+            yield node
+        else:
+            seen.add(part)
+            open_nodes.append((part, iter(_parts(part, rows))))
 
-    def visit_index(index: Index) -> Iterator[Expr]:
+
+def _parts(node: Expr, rows: bool) -> list[Expr]:
+    """The expressions right below a node: children, those in its indices and, with ``rows``, its
+    row's body.
+    """
+    found = list(node.children)
+
+    def visit_index(index: Index) -> None:
         for atom, _ in index.terms:
             if isinstance(atom, Div | Mod):
-                yield from visit_index(atom.a)
+                visit_index(atom.a)
             elif isinstance(atom, Extremum):
-                yield from visit_index(atom.a)
-                yield from visit_index(atom.b)
+                visit_index(atom.a)
+                visit_index(atom.b)
             elif isinstance(atom, Choose):
-                yield from visit(atom.cond)
-                yield from visit_index(atom.a)
-                yield from visit_index(atom.b)
+                found.append(atom.cond)
+                visit_index(atom.a)
+                visit_index(atom.b)
             elif isinstance(atom, Elem):
-                yield from visit(atom.expr)
+                found.append(atom.expr)
 
-    def visit(node: Expr) -> Iterator[Expr]:
-        if node in seen:
-            return
-        seen.add(node)
-        for child in node.children:
-            yield from visit(child)
-        for index in indices_of(node):
-            yield from visit_index(index)
-        if rows and isinstance(node, RowLoad):
-            yield from visit(node.row.body)
-        yield node
-
-    yield from visit(expr)
+    for index in indices_of(node):
+        visit_index(index)
+    if rows and isinstance(node, RowLoad):
+        found.append(node.row.body)
+    return found
 
 
 def indices_of(node: Expr) -> tuple[Index, ...]:

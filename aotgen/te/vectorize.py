@@ -28,6 +28,9 @@ MAX_SEGMENTS = 33
 """Most loops that one axis is split into; concatenations have one an input."""
 
 UNIT = frozenset((0, 1))
+BYTES = frozenset((DType.I8, DType.U8))
+INTEGER = {"add": "viadd", "sub": "visub"}
+"""Functions of int32 values in vectors, and the words of simd.h."""
 HORIZONTAL = {"sum": "vsum", "max": "vmaxr", "min": "vminr", "max_nan": "vmaxr", "min_nan": "vminr"}
 """Combiners that join the lanes of a vector, and the word of simd.h that does."""
 
@@ -47,6 +50,17 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
         if node.fn in VECTOR_COMPARE or node.fn == "isnan":
             return node.args[0].dtype is DType.F32 and all(value(a) for a in node.args)
         return node.fn in ("and", "or", "not") and all(mask(a) for a in node.args)
+
+    def integer(node: Expr) -> bool:
+        """Of type int32, from 8-bit elements or whole numbers."""
+        if node.dtype is not DType.I32 or axis not in node.free:
+            return node.dtype is DType.I32
+        if isinstance(node, Cast):
+            a = node.a
+            if isinstance(a, Load):
+                return a.dtype in BYTES and a.indices[0].coefficient(axis) == 1
+            return a.dtype is DType.F32 and value(a)
+        return isinstance(node, Call) and node.fn in INTEGER and all(map(integer, node.args))
 
     def value(node: Expr) -> bool:
         if node not in known:
@@ -71,7 +85,16 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
                 node.fn in VECTOR and node.dtype is DType.F32 and all(value(a) for a in node.args)
             )
         if isinstance(node, Cast):
+            if node.dtype is DType.F32 and node.a.dtype is DType.I32:
+                return integer(node.a)
             return node.dtype is DType.F32 and node.a.dtype is DType.BOOL and mask(node.a)
+        if isinstance(node, Reduce):  # every lane has a sum of its own
+            bounds = [i for pair in node.bounds for i in pair]
+            return (
+                node.combiner in HORIZONTAL
+                and all(axis not in b.free for b in bounds)
+                and value(node.body)
+            )
         if isinstance(node, Select):
             sides = value(node.a) and value(node.b)
             return sides and (
@@ -79,6 +102,8 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
             )
         return False
 
+    if isinstance(expr, Cast) and expr.dtype in BYTES:
+        return axis in expr.free and integer(expr.a)
     return value(expr)
 
 
@@ -121,16 +146,31 @@ def choose_outer_lane(nest: Nest, vl: int) -> Axis | None:
 
 def lane_of(axes: Sequence[Axis], expr: Expr, store: Index, vl: int) -> Axis | None:
     """The axis of a row or output stage that can run along the lanes."""
-    if vl == 1 or not axes or expr.dtype is not DType.F32:
+    if vl == 1 or not axes or (expr.dtype is not DType.F32 and expr.dtype not in BYTES):
         return None
     axis = axes[-1]
     strides = UNIT
     if heavy(expr) and axis.extent >= vl:
         strides = load_strides(expr, axis) | UNIT
-    allowed = {1} if strides == UNIT else {1, store.coefficient(axis)} - {0, None}
+    plain = strides == UNIT and not (expr.dtype in BYTES and heavy(expr))
+    allowed = {1} if plain else {1, store.coefficient(axis)} - {0, None}
     if store.coefficient(axis) not in allowed:
         return None
     return axis if vectorisable(expr, axis, strides) else None
+
+
+def few_channels_outside(
+    axes: tuple[Axis, ...], expr: Expr, store: Index, vl: int
+) -> tuple[Axis, ...]:
+    """``axes`` with an inner one of fewer elements than lanes outside the one before it, where
+    8-bit results can then be computed in vectors: an image that is read plane by plane.
+    """
+    if vl == 1 or len(axes) < 2 or expr.dtype not in BYTES or axes[-1].extent >= vl:
+        return axes
+    *front, wide, few = axes
+    if not heavy(expr) or lane_of((few, wide), expr, store, vl) is None:
+        return axes
+    return (*front, few, wide)
 
 
 def reduction_lane(reduce: Reduce, row: Index | None, vl: int) -> Axis | None:

@@ -16,4 +16,6 @@ def if_known(n: OnnxNode) -> list[Value | None]:
             "control flow that depends on the model's inputs is not supported",
             "export the model with the branch resolved",
         )
+    if condition.size != 1:
+        n.refuse(f"its condition has {condition.size} elements, not one")
     return n.inline("then_branch" if condition.reshape(-1)[0] else "else_branch")

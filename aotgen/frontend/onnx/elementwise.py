@@ -25,6 +25,15 @@ _PLAIN = {
     "Erf": "erf",
     "Sin": "sin",
     "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "asin",
+    "Acos": "acos",
+    "Atan": "atan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Asinh": "asinh",
+    "Acosh": "acosh",
+    "Atanh": "atanh",
     "Floor": "floor",
     "Ceil": "ceil",
     "Round": "round",
@@ -69,46 +78,6 @@ def dropout(n: OnnxNode) -> list[Value]:
     dtype = DType.BOOL if n.opset >= 10 else x.dtype
     one = n.constant(np.ones((), dtype.numpy))
     return [x, n.add("expand", [one], shape=x.shape)]
-
-
-@converts("Tan")
-def tan(n: OnnxNode) -> Value:
-    return n.add("div", [n.add("sin", [n.x()]), n.add("cos", [n.x()])])
-
-
-@converts("Sinh", "Cosh")
-def sinh_cosh(n: OnnxNode) -> Value:
-    """(exp(x) -+ exp(-x)) / 2."""
-    x = n.x()
-    up, down = n.add("exp", [x]), n.add("exp", [n.add("neg", [x])])
-    total = n.add("sub" if n.op == "Sinh" else "add", [up, down])
-    return n.add("mul", [total, n.scalar(0.5, x)])
-
-
-@converts("Asinh")
-def asinh(n: OnnxNode) -> Value:
-    """sign(x) * log(|x| + sqrt(x^2 + 1)): no cancellation for negative x."""
-    x = n.x()
-    size = n.add("abs", [x])
-    root = n.add("sqrt", [n.add("add", [n.add("mul", [x, x]), n.scalar(1.0, x)])])
-    return n.add("mul", [n.add("sign", [x]), n.add("log", [n.add("add", [size, root])])])
-
-
-@converts("Acosh")
-def acosh(n: OnnxNode) -> Value:
-    """log(x + sqrt(x^2 - 1))."""
-    x = n.x()
-    root = n.add("sqrt", [n.add("sub", [n.add("mul", [x, x]), n.scalar(1.0, x)])])
-    return n.add("log", [n.add("add", [x, root])])
-
-
-@converts("Atanh")
-def atanh(n: OnnxNode) -> Value:
-    """log((1 + x) / (1 - x)) / 2."""
-    x = n.x()
-    one = n.scalar(1.0, x)
-    ratio = n.add("div", [n.add("add", [one, x]), n.add("sub", [one, x])])
-    return n.add("mul", [n.add("log", [ratio]), n.scalar(0.5, x)])
 
 
 @converts("LeakyRelu", "Elu", "Celu", "ThresholdedRelu")

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import checker
+from onnx import checker, defs
 
 from aotgen.errors import ModelError, Problem
 from aotgen.frontend.onnx.binding import Inputs
 from aotgen.frontend.onnx.inference import infer_types
 from aotgen.frontend.onnx.node import OnnxNode, Refused
 from aotgen.frontend.onnx.reader import ModelFile, node_label, reads
-from aotgen.frontend.onnx.registry import converter
+from aotgen.frontend.onnx.registry import converter, refusal
 from aotgen.frontend.onnx.tensors import (
     MAX_EVALUATED_BYTES,
     MAX_TENSOR_BYTES,
@@ -45,6 +45,9 @@ _PLUMBING = ("transpose", "reshape", "cast", "concat", "slice")
 
 _STANDARD = ("", "ai.onnx")
 
+_CONTROL = ("If", "Loop", "Scan")
+"""Operators whose bodies are converted in their place, node by node."""
+
 
 class Importer:
     """Holds the state of one import. Use: ``Importer(...).run()``, then read ``graph`` and
@@ -65,10 +68,10 @@ class Importer:
         self._known: dict[Value, Array | None] = {}
         self._permuted: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self._inferred: Mapping[str, TensorType] | None = None
+        self.written_out = 0
         self._live = _live_nodes(self._proto)
-        self._used = {v.name for v in self._proto.output} | {
-            n for node in self._live for n in reads(node)
-        }
+        self._read = {n for node in self._live for n in reads(node)}
+        self._used = {v.name for v in self._proto.output} | self._read
         self._checker = checker.C.CheckerContext()
         # The checker takes C ints; a version that it does not know says nothing against the nodes.
         version = file.proto.ir_version
@@ -132,6 +135,7 @@ class Importer:
         start = len(self.graph.nodes)
         try:
             outputs = self._call_converter(proto, label)
+            self._expect_outputs(proto, outputs)
         except Refused as refused:
             self._refuse(proto, label, refused.reason, refused.remedy, start)
         except ModelError as error:
@@ -144,6 +148,16 @@ class Importer:
                 self._unknown.update(o for o in proto.output if o)
             else:
                 self._bind_outputs(proto, label, outputs, start)
+
+    def _expect_outputs(
+        self, proto: onnx.NodeProto, outputs: Sequence[Value | None] | None
+    ) -> None:
+        """Refuse a node that something wants more outputs of than its converter gives."""
+        if outputs is None:
+            return
+        for index, name in enumerate(proto.output):
+            if index >= len(outputs) and self.is_used(name):
+                raise Refused(f"it has no output {index} ({name!r})", "export the model again")
 
     def _refuse(
         self, proto: onnx.NodeProto, label: str, reason: str, remedy: str, start: int
@@ -160,6 +174,9 @@ class Importer:
         """A stand-in for a value that could not be converted, typed when onnx's inference knows its
         type.
         """
+        if name not in self._read:
+            self._unknown.add(name)
+            return
         if self._inferred is None:
             self._inferred = infer_types(self._file.proto, self._input_types)
         tensor_type = self._inferred.get(name)
@@ -180,7 +197,7 @@ class Importer:
         function = converter(domain, proto.op_type, opset)
         if function is None:
             raise Refused(*_why_unsupported(domain, proto, opset))
-        if domain == "" and proto.op_type not in ("Constant", "If"):
+        if domain == "" and proto.op_type not in ("Constant", *_CONTROL):
             self._check(proto)
         if any(name in self._unknown for name in proto.input):
             return None
@@ -189,6 +206,8 @@ class Importer:
         return [result] if isinstance(result, Value) else list(result)
 
     def _check(self, proto: onnx.NodeProto) -> None:
+        if not defs.has(proto.op_type):  # onnxruntime writes some of its own without a domain
+            return
         try:
             checker.check_node(proto, self._checker)
         except checker.ValidationError as error:
@@ -200,7 +219,7 @@ class Importer:
     def _bind_outputs(
         self, proto: onnx.NodeProto, label: str, outputs: Sequence[Value | None], start: int
     ) -> None:
-        fresh = [] if proto.op_type == "If" else self.graph.nodes[start:]
+        fresh = [] if proto.op_type in _CONTROL else self.graph.nodes[start:]
         for name, value in zip(proto.output, outputs, strict=False):
             if not name:
                 continue
@@ -251,10 +270,15 @@ class Importer:
     def is_used(self, name: str) -> bool:
         return bool(name) and name in self._used
 
-    def inline(self, graph: onnx.GraphProto) -> list[Value | None]:
-        """Convert the nodes of a subgraph without inputs in place of its caller; its outputs."""
+    def inline(self, graph: onnx.GraphProto, inputs: Sequence[Value] = ()) -> list[Value | None]:
+        """Convert the nodes of a subgraph in place of its caller, for these inputs; its outputs."""
+        self.written_out += max(len(graph.node), 1)
         self._reserve_names(graph)
-        self._used |= {o.name for o in graph.output} | {r for n in graph.node for r in reads(n)}
+        for formal, value in zip(graph.input, inputs, strict=True):
+            self._values[formal.name] = value
+        inner = {o.name for o in graph.output} | {r for n in graph.node for r in reads(n)}
+        self._read |= inner
+        self._used |= inner
         for tensor in graph.initializer:
             self._read_initializer(tensor)
         for proto in _live_nodes(graph):
@@ -297,7 +321,8 @@ class Importer:
                 self.graph.constant(np.empty(v.shape, v.dtype.numpy), v.name.removesuffix(".out"))
                 for v in node.outputs
             ]
-        constant = all(v.is_const for v in node.args)
+        # Integer weights stay integers: quantize_canonicalize looks for them.
+        constant = op != "dequantize" and all(v.is_const for v in node.args)
         if constant and (op == "reshape" or nbytes <= FOLD_BYTES):
             return [
                 self.graph.constant(array, v.name.removesuffix(".out"))
@@ -365,6 +390,9 @@ def _live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 def _why_unsupported(domain: str, proto: onnx.NodeProto, opset: int) -> tuple[str, str]:
     """Reason and remedy for an operator without a converter."""
     op = proto.op_type
+    told = refusal(domain, op)
+    if told is not None:
+        return told
     if any(
         a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in proto.attribute
     ):

@@ -5,15 +5,18 @@ as functions. The types of a Graph never come from here.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import onnx
-from onnx import inliner, shape_inference
+from onnx import inliner
 
 from aotgen.frontend.onnx.registry import converter
 from aotgen.frontend.onnx.tensors import element_type
 from aotgen.ir.types import TensorType
 
+INFER_SECONDS = 60
 KEEP_BYTES = 4096
 """Larger initializers say nothing about shapes and are not handed to onnx."""
 
@@ -21,9 +24,8 @@ KEEP_BYTES = 4096
 def infer_types(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> dict[str, TensorType]:
     """Static types that onnx's inference finds, by tensor name; empty when it fails."""
     slim = _slim(with_bound_inputs(proto, inputs))
-    try:
-        inferred = shape_inference.infer_shapes(slim, data_prop=True)
-    except Exception:  # the C++ library raises its own types; without types less can be checked
+    inferred = _infer_elsewhere(slim)
+    if inferred is None:  # without types less can be checked
         return {}
     found: dict[str, TensorType] = {}
     for value in (*inferred.graph.value_info, *inferred.graph.output):
@@ -33,6 +35,33 @@ def infer_types(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> dic
         if dtype is not None and tensor.HasField("shape") and all(d >= 0 for d in dims):
             found[value.name] = TensorType(dtype, tuple(dims))
     return found
+
+
+_CHILD = """
+import sys
+from onnx import shape_inference
+inferred = shape_inference.infer_shapes(sys.stdin.buffer.read(), data_prop=True)
+sys.stdout.buffer.write(inferred.SerializeToString())
+"""
+
+
+def _infer_elsewhere(proto: onnx.ModelProto) -> onnx.ModelProto | None:
+    """onnx's inference in a process of its own: it does not survive every malformed model (axis
+    2^62 of a LayerNormalization is a segmentation fault). None when it fails.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD],
+            input=proto.SerializeToString(),
+            capture_output=True,
+            timeout=INFER_SECONDS,
+            check=True,
+        )
+        inferred = onnx.ModelProto()
+        inferred.ParseFromString(done.stdout)
+        return inferred
+    except Exception:  # of the child, or protobuf's own, which is not typed
+        return None
 
 
 def with_bound_inputs(proto: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> onnx.ModelProto:

@@ -58,6 +58,11 @@ def conv_transpose(n: OnnxNode) -> Value:
     strides = n.get_ints("strides") or (1,) * spatial
     dilations = n.get_ints("dilations") or (1,) * spatial
     extra = n.get_ints("output_padding") or (0,) * spatial
+    given = n.get_ints("pads") or (0,) * (2 * spatial)
+    if min((*strides, *dilations, *weight.shape)) < 1:
+        n.refuse("strides, dilations and kernel sizes must be at least 1")
+    if min((*given, *extra)) < 0:
+        n.refuse(f"pads {list(given)} and output_padding {list(extra)} must not be negative")
     pads = _transpose_pads(n, x.shape[2:], weight.shape[2:], strides, dilations, extra)
     y = n.add(
         "conv_transpose",

@@ -18,13 +18,16 @@ from aotgen.ir.graph import Value
 MAX_NODES = 2000
 """Nodes of all trips together."""
 
+MAX_WRITTEN_OUT = 5 * MAX_NODES
+"""Nodes of all loops of a model together: the trips of loops within loops multiply."""
+
 _REMEDY = "export the model with the loop resolved, or with fewer trips"
 
 
 def _size(graph: onnx.GraphProto) -> int:
-    """Nodes of a body, those of graphs within it included."""
+    """Nodes of a body, at least one, those of graphs within it included."""
     inner = [a.g for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return len(graph.node) + sum(_size(g) for g in inner)
+    return max(len(graph.node), 1) + sum(_size(g) for g in inner)
 
 
 def _expect_few(n: OnnxNode, trips: int) -> None:
@@ -42,6 +45,8 @@ def _trip(n: OnnxNode, inputs: Sequence[Value]) -> list[Value]:
     body = n.get_graph("body")
     if len(body.input) != len(inputs):
         n.refuse(f"its body has {len(body.input)} inputs, {len(inputs)} are given to it")
+    if n.written_out > MAX_WRITTEN_OUT:
+        n.refuse(f"loops within loops make more than {MAX_WRITTEN_OUT} nodes", _REMEDY)
     found: list[Value] = []
     for value in n.inline("body", inputs):
         if value is None:
@@ -77,13 +82,15 @@ def scan(n: OnnxNode) -> list[Value]:
     """States carried from trip to trip, inputs cut along an axis, outputs joined along one."""
     count = n.get_int("num_scan_inputs")
     given = [n.x(i) for i in range(len(n.inputs))]
+    if not 1 <= count <= len(given):
+        n.refuse(f"num_scan_inputs {count} does not fit its {len(given)} inputs")
     states, sources = given[: len(given) - count], given[len(given) - count :]
     axes = [
         n.normalise_axis(axis, len(x.shape))
         for axis, x in zip(_list(n, "scan_input_axes", count), sources, strict=True)
     ]
     lengths = {x.shape[axis] for x, axis in zip(sources, axes, strict=True)}
-    if count < 1 or len(lengths) != 1:
+    if len(lengths) != 1:
         n.refuse(f"its {count} inputs to cut have {sorted(lengths)} elements")
     trips = lengths.pop()
     _expect_few(n, trips)
@@ -116,6 +123,14 @@ refuses(
 )
 
 
+def _only(n: OnnxNode, index: int, what: str) -> int:
+    """The element of an input that has one."""
+    values = n.need_ints(index, what)
+    if len(values) != 1:
+        n.refuse(f"{what} has {len(values)} elements, not one")
+    return values[0]
+
+
 def _list(n: OnnxNode, name: str, count: int) -> tuple[int, ...]:
     """An attribute with an entry each, zeros when absent."""
     values = n.get_ints(name)
@@ -127,12 +142,12 @@ def _list(n: OnnxNode, name: str, count: int) -> tuple[int, ...]:
 @converts("Loop")
 def loop(n: OnnxNode) -> list[Value]:
     """The trip count, and whether to go on, must be known; states may change their shape."""
-    limit = None if n.optional(0) is None else n.need_ints(0, "the trip count")[0]
-    goes_on = True if n.optional(1) is None else bool(n.need_ints(1, "the condition")[0])
+    limit = None if n.optional(0) is None else _only(n, 0, "the trip count")
+    goes_on = True if n.optional(1) is None else bool(_only(n, 1, "the condition"))
     states = [n.x(i) for i in range(2, len(n.inputs))]
     if limit is not None and n.optional(1) is None:
         _expect_few(n, limit)
-    nodes = max(_size(n.get_graph("body")), 1)
+    nodes = _size(n.get_graph("body"))
     parts: list[list[Value]] = []
     trip = 0
     while goes_on and (limit is None or trip < limit):

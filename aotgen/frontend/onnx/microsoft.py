@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aotgen.frontend.onnx.linear import conv, matmul
+from aotgen.frontend.onnx.linear import conv, gemm, matmul
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.registry import converts
 from aotgen.ir.graph import Value
@@ -33,6 +33,21 @@ def _activation(n: OnnxNode, x: Value) -> Value:
     if kind == "HardSigmoid" and len(parameters) == 2:
         return n.add("hard_sigmoid", [x], alpha=parameters[0], beta=parameters[1])
     n.refuse(f"activation {kind!r} with {len(parameters)} parameters is not supported")
+
+
+@converts("FusedGemm", domain=DOMAIN)
+def fused_gemm(n: OnnxNode) -> Value:
+    """Gemm, then an activation with ``activation_alpha``, ``activation_beta``."""
+    y = gemm(n)
+    kind = n.get_str("activation", "")
+    if kind == "":
+        return y
+    alpha, beta = n.get_float("activation_alpha", 0.0), n.get_float("activation_beta", 0.0)
+    if kind == "LeakyRelu":
+        return n.add("leaky_relu", [y], alpha=alpha)
+    if kind == "HardSigmoid":
+        return n.add("hard_sigmoid", [y], alpha=alpha, beta=beta)
+    return _activation(n, y)
 
 
 @converts("FusedMatMul", domain=DOMAIN)
@@ -72,17 +87,37 @@ def quick_gelu(n: OnnxNode) -> Value:
 
 @converts("SkipLayerNormalization", domain=DOMAIN)
 def skip_layer_normalization(n: OnnxNode) -> list[Value | None]:
-    """layer_norm(input + skip + bias); the sum itself is output 3."""
+    """layer_norm(input + skip + bias) with gamma (2), beta (3); the sum itself is output 3."""
+    return _skip_norm(n, "layer_norm", n.optional(3), n.optional(4))
+
+
+@converts("SkipSimplifiedLayerNormalization", domain=DOMAIN)
+def skip_simplified_layer_normalization(n: OnnxNode) -> list[Value | None]:
+    """rms_norm(input + skip + bias) with gamma (2); the sum itself is output 3."""
+    return _skip_norm(n, "rms_norm", None, n.optional(3))
+
+
+def _skip_norm(n: OnnxNode, op: str, beta: Value | None, bias: Value | None) -> list[Value | None]:
     total = n.add("add", [n.x(0), n.x(1)])
-    bias = n.optional(4)
     if bias is not None:
         total = n.add("add", [total, bias])
     if n.is_used(1) or n.is_used(2):
         n.refuse("its outputs mean and inverse deviation are not supported")
     y = n.add(
-        "layer_norm",
-        [total, n.x(2), n.optional(3)],
+        op,
+        [total, n.x(2), beta],
         axis=len(total.shape) - 1,
         eps=n.get_float("epsilon", 1e-12),
     )
     return [y, None, None, total]
+
+
+@converts("SimplifiedLayerNormalization")
+@converts("SimplifiedLayerNormalization", domain=DOMAIN)
+def simplified_layer_normalization(n: OnnxNode) -> list[Value | None]:
+    """rms_norm; the further output, 1 / root mean square, is not supported."""
+    if n.is_used(1):
+        n.refuse("its output inverse deviation is not supported")
+    x = n.x(0)
+    axis = n.axis("axis", -1, len(x.shape))
+    return [n.add("rms_norm", [x, n.x(1), None], axis=axis, eps=n.get_float("epsilon", 1e-5))]

@@ -14,9 +14,6 @@ from aotgen.frontend.onnx.registry import converts
 from aotgen.ir.graph import Value
 from aotgen.ir.types import DType
 
-_MASKED = float(np.finfo(np.float32).min)
-"""What onnxruntime adds to scores that causality hides."""
-
 
 @converts("EmbedLayerNormalization", domain=DOMAIN)
 def embed_layer_normalization(n: OnnxNode) -> list[Value | None]:
@@ -117,24 +114,26 @@ def _attend(
         trans_b=True,
     )
     scores = n.add("mul", [scores, n.scalar(scale, scores)])
-    for addend in (bias, _mask(n, mask, (batch, rows, length))):
+    for addend in (bias, _mask(n, mask, scores)):
         if addend is not None:
             scores = n.add("add", [scores, addend])
     if n.get_int("unidirectional", 0):
-        hidden = np.triu(np.full((rows, length), _MASKED, np.float32), 1 + length - rows)
+        # What onnxruntime adds to scores that causality hides.
+        lowest = np.finfo(np.float16 if scores.dtype is DType.F16 else np.float32).min
+        hidden = np.triu(np.full((rows, length), lowest), 1 + length - rows)
         scores = n.add("add", [scores, n.constant(hidden, "causal")])
     weights = n.add("softmax", [scores], axis=3)
     y = n.add("matmul", [weights, split(v, depth // heads), None], trans_b=False)
     return n.reshape(n.transpose(y, (0, 2, 1, 3)), (batch, rows, depth))
 
 
-def _mask(n: OnnxNode, mask: Value | None, shape: tuple[int, int, int]) -> Value | None:
-    """0 where a key counts and ``mask_filter_value`` elsewhere, [B, 1, 1 or S, L]; from how many
-    keys count [B], or which do [B, L] or [B, S, L].
+def _mask(n: OnnxNode, mask: Value | None, scores: Value) -> Value | None:
+    """0 where a key counts and ``mask_filter_value`` elsewhere, [B, 1, 1 or S, L] in the type of
+    ``scores`` [B, heads, S, L]; from how many keys count [B], or which do [B, L] or [B, S, L].
     """
     if mask is None:
         return None
-    batch, rows, length = shape
+    batch, _, rows, length = scores.shape
     low = n.get_float("mask_filter_value", -10000.0)
     if mask.shape == (batch,):
         order = n.constant(np.arange(length, dtype=np.int32).reshape(1, 1, 1, length), "order")
@@ -148,5 +147,5 @@ def _mask(n: OnnxNode, mask: Value | None, shape: tuple[int, int, int]) -> Value
         counts = n.add("greater", [n.reshape(mask, (batch, 1, rows, length)), zero])
     else:
         n.refuse(f"a mask of shape {list(mask.shape)} is not supported")
-    numbers = [n.constant(np.array(v, np.float32), "mask") for v in (0.0, low)]
+    numbers = [n.scalar(v, scores) for v in (0.0, low)]
     return n.add("where", [counts, *numbers])

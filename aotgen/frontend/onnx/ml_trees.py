@@ -79,18 +79,21 @@ class Forest:
     leaves: list[list[tuple[int, float]]] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
 
-    def grow(self, n: OnnxNode, root: Hashable, nodes: Nodes, limit: int) -> None:
-        """Append the tree below ``root``."""
+    def grow(
+        self, n: OnnxNode, root: Hashable, nodes: Nodes, limit: int, reached: set[Hashable]
+    ) -> None:
+        """Append the tree below ``root``; its nodes are added to ``reached``."""
         self.roots.append(len(self.values))
         # Each entry: a node to write, and the branch whose false child it is; keys on the way to
         # it, for cycles. A None leaves the innermost node of that way.
         pending: list[tuple[Hashable, int | None] | None] = [(root, None)]
-        path: list[Hashable] = []
+        path: dict[Hashable, None] = {}
         while pending:
             top = pending.pop()
             if top is None:
-                path.pop()
+                path.popitem()
                 continue
+            reached.add(top[0])
             key, parent = top
             node = nodes.get(key)
             if node is None:
@@ -107,8 +110,10 @@ class Forest:
                 self.leaves.append(node.entries)
                 self.owners.append(len(self.roots) - 1)
                 continue
+            if node.feature < 0:  # which would read as a leaf
+                n.refuse(f"a tree asks for feature {node.feature}", _MALFORMED)
             self._append(node.threshold, node.feature, 0, node.mode)
-            path.append(key)
+            path[key] = None
             pending += [None, (node.no, at), (node.yes, None)]
 
     def _append(self, value: float, feature: int, skip: int, mode: int) -> None:
@@ -210,7 +215,7 @@ def _read_lists(n: OnnxNode, prefix: str) -> Forest:
             if key[0] in roots:
                 n.refuse(f"tree {key[0]} has two roots", _MALFORMED)
             roots[key[0]] = key
-    return _grown(n, list(roots.values()), nodes)
+    return _grown(n, list(roots.values()), nodes, needed=True)
 
 
 def _read_leaves(n: OnnxNode, prefix: str, nodes: Nodes) -> None:
@@ -233,12 +238,18 @@ def _ints(n: OnnxNode, name: str, count: int | None = None) -> list[int]:
     return found
 
 
-def _grown(n: OnnxNode, roots: Sequence[Hashable], nodes: Nodes) -> Forest:
+def _grown(n: OnnxNode, roots: Sequence[Hashable], nodes: Nodes, needed: bool = False) -> Forest:
+    """The trees below ``roots``; ``needed``: they have all of ``nodes``."""
     if not roots:
         n.refuse("it has no tree", _MALFORMED)
     forest = Forest()
+    reached: set[Hashable] = set()
     for root in roots:
-        forest.grow(n, root, nodes, _COPIES * len(nodes))
+        forest.grow(n, root, nodes, _COPIES * len(nodes), reached)
+    # Each of these has a parent, and still no root leads to it.
+    lost = next((key for key in nodes if needed and key not in reached), None)
+    if lost is not None:
+        n.refuse(f"node {lost} of a tree is below itself", _MALFORMED)
     return forest
 
 
@@ -272,7 +283,7 @@ def _regression(
         moved = n.add("add", [scores, row])
         scores = moved if seen is None else n.add("where", [seen, moved, scores])
     scores = n.cast(scores, DType.F32)
-    if targets == 1 and post != "PROBIT":
+    if targets == 1 and post in POST_TRANSFORMS and post != "PROBIT":
         return scores  # onnxruntime transforms a single target by PROBIT alone
     return post_transform(n, scores, post)
 
@@ -421,12 +432,20 @@ def tree_ensemble(n: OnnxNode) -> Value:
             nodes[key] = Branch(features[i], member, _BRANCHES["BRANCH_EQ"] | flag, yes, rest)
     roots = [("node", r) for r in _ints(n, "tree_roots")]
     forest = _grown(n, roots, nodes)
-    aggregate = ("AVERAGE", "SUM", "MIN", "MAX")[n.get_int("aggregate_function", 1)]
-    post = POST_TRANSFORMS[n.get_int("post_transform", 0)]
+    aggregate = _numbered(n, "aggregate_function", ("AVERAGE", "SUM", "MIN", "MAX"), 1)
+    post = _numbered(n, "post_transform", POST_TRANSFORMS, 0)
     scores = _regression(
         n, forest, n.get_int("n_targets"), aggregate, np.zeros(0, np.float32), post
     )
     return n.cast(scores, n.x().dtype)
+
+
+def _numbered(n: OnnxNode, name: str, words: Sequence[str], default: int) -> str:
+    """The word that an attribute has the number of."""
+    number = n.get_int(name, default)
+    if not 0 <= number < len(words):
+        n.refuse(f"{name}={number} is not known", _MALFORMED)
+    return words[number]
 
 
 def _sets(values: Array | None) -> list[list[float]]:

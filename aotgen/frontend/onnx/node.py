@@ -91,7 +91,11 @@ class OnnxNode:
     def known(self, index: int) -> Array | None:
         """The values of input ``index`` when they are known while compiling, else None."""
         value = self.optional(index)
-        return None if value is None else self._importer.evaluate(value)
+        return None if value is None else self.evaluate(value)
+
+    def evaluate(self, value: Value) -> Array | None:
+        """The elements of ``value`` when they are known while compiling, else None."""
+        return self._importer.evaluate(value)
 
     def need(self, index: int, what: str) -> Array:
         """The values of input ``index``, which must be known while compiling."""
@@ -145,6 +149,13 @@ class OnnxNode:
             return ()
         return tuple(self._get(name, AttributeProto.FLOATS, None, lambda a: a.floats))
 
+    def get_strings(self, name: str) -> tuple[str, ...]:
+        """A list of strings, empty when absent."""
+        if name not in self._attributes:
+            return ()
+        values = self._get(name, AttributeProto.STRINGS, None, lambda a: a.strings)
+        return tuple(v.decode("utf-8", "replace") for v in values)
+
     def get_tensor(self, name: str) -> Array | None:
         """A tensor attribute, None when absent."""
         if name not in self._attributes:
@@ -178,9 +189,21 @@ class OnnxNode:
             self.refuse(f"axis {axis} is out of range for rank {rank}")
         return axis % rank if rank else 0
 
-    def inline(self, name: str) -> list[Value | None]:
-        """Convert the nodes of graph attribute ``name`` in place of this one; its outputs."""
-        return self._importer.inline(self._get(name, AttributeProto.GRAPH, None, lambda a: a.g))
+    def get_graph(self, name: str) -> onnx.GraphProto:
+        """A graph attribute."""
+        graph: onnx.GraphProto = self._get(name, AttributeProto.GRAPH, None, lambda a: a.g)
+        return graph
+
+    def inline(self, name: str, inputs: Sequence[Value] = ()) -> list[Value | None]:
+        """Convert the nodes of graph attribute ``name`` in place of this one, for these inputs; its
+        outputs, None for those that could not be converted.
+        """
+        return self._importer.inline(self.get_graph(name), inputs)
+
+    @property
+    def written_out(self) -> int:
+        """Nodes of subgraphs that have been converted so far, once for each time."""
+        return self._importer.written_out
 
     # emitting
 

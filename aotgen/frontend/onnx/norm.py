@@ -155,10 +155,12 @@ def softmax(n: OnnxNode) -> Value:
 
 
 @converts("CumSum", since=11)
-def cumsum(n: OnnxNode) -> Value:
+@converts("CumProd", since=26)
+def running(n: OnnxNode) -> Value:
+    """Sums or products of the elements up to each one."""
     x = n.x()
     return n.add(
-        "cumsum",
+        n.op.lower(),
         [x],
         axis=n.normalise_axis(n.need_ints(1, "axis")[0], len(x.shape)),
         exclusive=bool(n.get_int("exclusive", 0)),

@@ -10,6 +10,7 @@ from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.registry import converts
 from aotgen.frontend.onnx.windows import Window, window
 from aotgen.ir.graph import Value
+from aotgen.ops.pool_index import strides_in_file
 
 
 def _window(n: OnnxNode, x: Value) -> Window:
@@ -22,20 +23,60 @@ def _window(n: OnnxNode, x: Value) -> Window:
 
 
 @converts("MaxPool")
-def max_pool(n: OnnxNode) -> Value:
-    n.only_first_output()
+def max_pool(n: OnnxNode) -> list[Value | None]:
+    """The maxima and, where they are asked for, their int64 positions in the flattened input."""
     x = n.x()
     w = _window(n, x)
-    y = n.add(
-        "max_pool",
-        [n.to_channels_last(x)],
-        kernel=w.kernel,
-        strides=w.strides,
-        pads=w.pads,
-        dilations=w.dilations,
-        ceil_extra=w.ceil_extra,
+    attrs = {
+        "kernel": w.kernel,
+        "strides": w.strides,
+        "pads": w.pads,
+        "dilations": w.dilations,
+        "ceil_extra": w.ceil_extra,
+    }
+    last = n.to_channels_last(x)
+    y = n.add("max_pool", [last], **attrs)
+    places: Value | None = None
+    if n.is_used(1):
+        steps = strides_in_file(last.shape, column_major=bool(n.get_int("storage_order", 0)))
+        found = n.add("max_pool_index", [last, y], **attrs, strides_of=steps)
+        places = n.to_channels_first(found)
+    return [n.to_channels_first(y), places]
+
+
+@converts("MaxUnpool", since=9)
+def max_unpool(n: OnnxNode) -> Value:
+    """Zeros, but for the elements of x at the positions that a MaxPool gave for them."""
+    x, places = n.x(0), n.x(1)
+    n.need_float(x)
+    if len(x.shape) < 3 or places.shape != x.shape:
+        n.refuse(f"input {list(x.shape)} and positions {list(places.shape)} do not fit")
+    spatial = len(x.shape) - 2
+    kernel = n.get_ints("kernel_shape") or ()
+    strides = n.get_ints("strides") or (1,) * spatial
+    pads = n.get_ints("pads") or (0,) * 2 * spatial
+    if (len(kernel), len(strides), len(pads)) != (spatial, spatial, 2 * spatial):
+        n.refuse(f"its attributes do not fit {spatial} spatial axes")
+    inferred = tuple(
+        (size - 1) * s + k - b - e
+        for size, s, k, b, e in zip(
+            x.shape[2:], strides, kernel, pads[:spatial], pads[spatial:], strict=True
+        )
     )
-    return n.to_channels_first(y)
+    shape = (*x.shape[:2], *inferred)
+    if n.optional(2) is not None:
+        given = n.need_ints(2, "output_shape")
+        if given != shape:
+            n.refuse(
+                f"output_shape {list(given)} is not {list(shape)}, which follows from the window: "
+                "positions then count in the one by ONNX's test, in the other by onnxruntime",
+                "pool an input that the windows cover evenly",
+            )
+    flat = (math.prod(shape),)
+    zeros = n.add("expand", [n.constant(np.zeros(1, x.dtype.numpy))], shape=flat)
+    updates, indices = (n.reshape(v, (v.type.numel,)) for v in (x, places))
+    y = n.add("scatter_elements", [zeros, indices, updates], axis=0, reduction="none")
+    return n.reshape(y, shape)
 
 
 @converts("AveragePool")

@@ -33,6 +33,16 @@ def _zero(n: OnnxNode, index: int) -> Array | None:
     return None if n.optional(index) is None else n.need(index, "the zero point").reshape(-1)
 
 
+def _expect_zero_type(n: OnnxNode, index: int, x: Value) -> None:
+    """Refuse a zero point of another type than the values ``x`` that it belongs to."""
+    zero = n.optional(index)
+    if zero is not None and zero.dtype is not x.dtype:
+        n.refuse(
+            f"a zero point of type {zero.dtype.value} does not fit values of type {x.dtype.value}",
+            "quantize the model again",
+        )
+
+
 def _scale(n: OnnxNode, index: int) -> Array:
     scale = n.need(index, "the scale")
     if scale.dtype != np.float32:
@@ -126,6 +136,7 @@ def dequantize_linear(n: OnnxNode) -> Value:
     x, zero = n.x(0), n.optional(2)
     if x.dtype not in QUANTIZED and x.dtype is not DType.I32:
         n.refuse(f"element type {x.dtype.value} is not supported", "quantize to 8 or 16 bits")
+    _expect_zero_type(n, 2, x)
     wanted = n.get_int("output_dtype", 0)
     if n.x(1).dtype is not DType.F32 or (wanted and target_type(n, wanted) is not DType.F32):
         n.refuse("a result other than float32 is not supported", "use float32 scales")
@@ -166,8 +177,11 @@ def dynamic_quantize(n: OnnxNode, x: Value) -> tuple[Value, Value, Value]:
 # Integer convolution and matrix product
 
 
-def _zero_value(n: OnnxNode, index: int) -> Value | None:
-    """A zero point as an input of qconv or qmatmul: [1] or [channels]; None when it is 0."""
+def _zero_value(n: OnnxNode, index: int, x: Value) -> Value | None:
+    """The zero point of ``x`` as an input of qconv or qmatmul: [1] or [channels]; None when it
+    is 0.
+    """
+    _expect_zero_type(n, index, x)
     value, known = n.optional(index), n.known(index)
     if value is None or (known is not None and not known.any()):
         return None
@@ -212,7 +226,7 @@ def conv_integer(n: OnnxNode) -> Value:
     x, weight = n.x(0), n.x(1)
     attrs = _conv_attrs(n, x, weight)
     inputs = [n.to_channels_last(x), n.to_channels_last(weight), None]
-    zeros = [_zero_value(n, 2), _zero_value(n, 3)]
+    zeros = [_zero_value(n, 2, x), _zero_value(n, 3, weight)]
     y = n.add("qconv", [*inputs, *zeros], dtype=DType.I32, requant=None, quant=None, **attrs)
     return n.to_channels_first(y)
 
@@ -238,7 +252,7 @@ def _qlinear_conv(n: OnnxNode, channels_last: bool) -> Value:
     if len(requant.scale) not in (1, weight.shape[0]):
         n.refuse(f"{len(requant.scale)} weight scales for {weight.shape[0]} output channels")
     operands = [n.to_channels_last(x), n.to_channels_last(weight), n.optional(8)]
-    inputs = [*operands, _zero_value(n, 2), _zero_value(n, 5)]
+    inputs = [*operands, _zero_value(n, 2, x), _zero_value(n, 5, weight)]
     out = n.add("qconv", inputs, dtype=dtype, requant=requant, quant=y, **attrs)
     return out if channels_last else n.to_channels_first(out)
 
@@ -288,7 +302,8 @@ def _integer_product(
 @converts("MatMulInteger", since=10)
 @converts("MatMulInteger16", domain=MICROSOFT)
 def matmul_integer(n: OnnxNode) -> Value:
-    return _integer_product(n, n.x(0), n.x(1), _zero_value(n, 2), _zero_value(n, 3))
+    a, b = n.x(0), n.x(1)
+    return _integer_product(n, a, b, _zero_value(n, 2, a), _zero_value(n, 3, b))
 
 
 @converts("QLinearMatMul", since=10)
@@ -299,7 +314,7 @@ def qlinear_matmul(n: OnnxNode) -> Value:
     columns = b.shape[-1] if len(b.shape) > 1 else 1
     if len(requant.scale) not in (1, columns):
         n.refuse(f"{len(requant.scale)} scales of B for {columns} columns")
-    zeros = [_zero_value(n, 2), _zero_value(n, 5)]
+    zeros = [_zero_value(n, 2, a), _zero_value(n, 5, b)]
     attrs = {"trans_b": False, "dtype": dtype, "requant": requant, "quant": y}
     return _matmul(n, a, b, lambda p, q: n.add("qmatmul", [p, q, None, *zeros], **attrs))
 
@@ -321,7 +336,7 @@ def qgemm(n: OnnxNode) -> Value:
     first, factors = _quant(n, 1, 2), _scale(n, 4)
     if factors.size not in (1, width):
         n.refuse(f"{factors.size} scales of B for {width} columns")
-    inputs = [a, b, c, _zero_value(n, 2), _zero_value(n, 5)]
+    inputs = [a, b, c, _zero_value(n, 2, a), _zero_value(n, 5, b)]
     if n.optional(7) is not None:
         dtype = n.x(8).dtype if n.optional(8) is not None else n.x(0).dtype
         requant, y = _requant(first, factors, _quant(n, 7, 8), dtype, alpha)
@@ -335,7 +350,8 @@ def qgemm(n: OnnxNode) -> Value:
 @converts("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(n: OnnxNode) -> Value:
     """(A - a_zero) * (B - b_zero) * (a_scale * b_scale) + bias."""
-    acc = _integer_product(n, n.x(0), n.x(1), _zero_value(n, 4), _zero_value(n, 5))
+    a, b = n.x(0), n.x(1)
+    acc = _integer_product(n, a, b, _zero_value(n, 4, a), _zero_value(n, 5, b))
     return _scaled_sums(n, acc, n.x(2), n.x(3), n.optional(6))
 
 
@@ -343,7 +359,8 @@ def matmul_integer_to_float(n: OnnxNode) -> Value:
 def dynamic_quantize_matmul(n: OnnxNode) -> Value:
     """A quantized over its own range, times B, as float, plus bias."""
     a, scale, zero = dynamic_quantize(n, n.x(0))
-    acc = _integer_product(n, a, n.x(1), n.reshape(zero, (1,)), _zero_value(n, 3))
+    b = n.x(1)
+    acc = _integer_product(n, a, b, n.reshape(zero, (1,)), _zero_value(n, 3, b))
     return _scaled_sums(n, acc, scale, n.x(2), n.optional(4))
 
 

@@ -18,6 +18,8 @@ F = TypeVar("F", bound=Converter)
 
 _TABLE: dict[tuple[str, str], dict[int, Converter]] = {}
 
+_REFUSALS: dict[tuple[str, str], tuple[str, str]] = {}
+
 
 def converts(*ops: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
     """Register a function as the converter of ``ops`` from opset ``since`` to the next one
@@ -41,6 +43,17 @@ def converter(domain: str, op: str, opset: int) -> Converter | None:
     """
     versions = [v for v in _TABLE.get((domain, op), {}) if v <= opset]
     return _TABLE[domain, op][max(versions)] if versions else None
+
+
+def refuses(*ops: str, reason: str, remedy: str, domain: str = "") -> None:
+    """Register why ``ops`` are not converted, where there is more to say than that."""
+    for op in ops:
+        _REFUSALS[domain, op] = (reason, remedy)
+
+
+def refusal(domain: str, op: str) -> tuple[str, str] | None:
+    """Reason and remedy for an operator without a converter; None when nothing is registered."""
+    return _REFUSALS.get((domain, op))
 
 
 def supported() -> list[tuple[str, str]]:

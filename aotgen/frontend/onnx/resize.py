@@ -53,9 +53,9 @@ def resize(n: OnnxNode) -> Value:
     x = n.x()
     rank = len(x.shape)
     axes = tuple(n.normalise_axis(a, rank) for a in n.get_ints("axes") or range(rank))
-    if n.get_int("antialias", 0):
-        n.refuse("antialias=1 is not supported", "export with antialias=False")
     coord = n.get_str("coordinate_transformation_mode", "half_pixel")
+    if n.get_int("antialias", 0):
+        _expect_filter(n, x, coord)
     roi = _roi(n, rank, axes) if coord == "tf_crop_and_resize" else None
     target = _target(n, x.shape, axes)
     return _resize(
@@ -93,6 +93,18 @@ def _by_sizes(
             common = min(ratios) if policy == "not_larger" else max(ratios)
             out[axis], scales[axis] = math.floor(shape[axis] * common + 0.5), common
     return _Target(tuple(out), tuple(scales))
+
+
+def _expect_filter(n: OnnxNode, x: Value, coord: str) -> None:
+    """Refuse what antialias=1 cannot be compiled with."""
+    if coord == "tf_crop_and_resize":
+        n.refuse("antialias=1 with tf_crop_and_resize is not supported", "export without a crop")
+    if not x.dtype.is_float and n.get_str("mode", "nearest") != "nearest":
+        n.refuse(
+            f"antialias=1 on element type {x.dtype.value} is not supported: runtimes round "
+            "differently",
+            "cast its input to float",
+        )
 
 
 def _roi(n: OnnxNode, rank: int, axes: Sequence[int]) -> tuple[float, ...]:
@@ -133,4 +145,5 @@ def _resize(
         exclude_outside=bool(n.get_int("exclude_outside", 0)),
         extrapolation=n.get_float("extrapolation_value", 0.0),
         roi=roi,
+        antialias=bool(n.get_int("antialias", 0)),
     )

@@ -19,7 +19,10 @@ def top_k(n: OnnxNode) -> list[Value]:
     if n.opset < 10:
         k = n.get_int("k")
     else:
-        k = n.need_ints(1, "K")[0]
+        given = n.need_ints(1, "K")
+        if len(given) != 1:
+            n.refuse(f"K has {len(given)} elements, not one")
+        k = given[0]
     axis = n.axis("axis", -1, len(x.shape))
     if not 0 <= k <= x.shape[axis]:
         n.refuse(f"K is {k}, but axis {axis} has {x.shape[axis]} elements")

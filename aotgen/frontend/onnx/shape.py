@@ -186,6 +186,8 @@ def split(n: OnnxNode) -> list[Value]:
     sizes = n.ints_input_or_attr("split", 1, 13)
     if sizes is None:
         parts = n.get_int("num_outputs", len(n.proto.output))
+        if parts != len(n.proto.output):
+            n.refuse(f"num_outputs is {parts}, but it has {len(n.proto.output)} outputs")
         if parts < 1 or (n.opset < 18 and extent % parts):
             n.refuse(f"axis {axis} of extent {extent} cannot be split into {parts} equal parts")
         chunk = -(-extent // parts)
@@ -233,6 +235,8 @@ def _slice(
         n.refuse("starts, ends, axes and steps differ in length")
     if 0 in steps:
         n.refuse("a step of 0 is not allowed")
+    if len({n.normalise_axis(axis, rank) for axis in axes}) < len(axes):
+        n.refuse(f"axes {list(axes)} name an axis twice")
     ranges = [range(d) for d in x.shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         where = n.normalise_axis(axis, rank)
