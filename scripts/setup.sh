@@ -24,6 +24,13 @@ if [ "$profile" = dev ]; then
         optional="$optional aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross"
         optional="$optional qemu-aarch64:qemu-user"
     fi
+    case "$(uname -m)" in
+    armv7l | armv8l) ;;
+    *)
+        optional="$optional arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf,libc6-dev-armhf-cross"
+        optional="$optional qemu-arm:qemu-user"
+        ;;
+    esac
 elif [ "$profile" != demo ]; then
     die "there is no profile '$profile'; use demo or dev"
 fi
@@ -44,6 +51,14 @@ find_opencl() { # the OpenCL headers and PoCL are no programs: ask dpkg
     done
 }
 
+find_sanitizers() { # clang's runtimes are a package of their own in newer releases
+    [ "$profile" = dev ] && has clang && has apt-cache || return 0
+    echo 'int main(void) { return 0; }' |
+        clang -fsanitize=address,undefined -x c - -o /dev/null 2>/dev/null && return 0
+    apt-cache show libclang-rt-dev >/dev/null 2>&1 && printf 'libclang-rt-dev '
+    return 0
+}
+
 has "$python" || die "python3 is not installed; on Debian and Ubuntu: apt-get install python3 python3-venv"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     die "$("$python" --version) is too old; install Python 3.10 or newer and set PYTHON to it"
@@ -53,7 +68,7 @@ has cc || has gcc || has clang || need="$need gcc libc6-dev"
 if [ ! -x "$venv/bin/python" ] && ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     need="$need $("$python" -c 'import sys; print("python3.%d-venv" % sys.version_info[1])') python3-venv"
 fi
-want="$(missing "$optional")$(find_opencl)"
+want="$(missing "$optional")$(find_opencl)$(find_sanitizers)"
 
 if [ -n "${need// /}${want// /}" ]; then
     if [ "$(id -u)" = 0 ] && has apt-get; then
@@ -69,7 +84,7 @@ if [ -n "${need// /}${want// /}" ]; then
     need=$(missing "$required")
     has cc || has gcc || has clang || need="$need gcc libc6-dev"
     [ -x "$venv/bin/python" ] || "$python" -c 'import ensurepip, venv' 2>/dev/null || need="$need python3-venv"
-    want="$(missing "$optional")$(find_opencl)"
+    want="$(missing "$optional")$(find_opencl)$(find_sanitizers)"
     if [ -n "${need// /}" ]; then
         die "these are needed; on Debian and Ubuntu, as root: apt-get install $need$want"
     fi
