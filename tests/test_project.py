@@ -14,6 +14,7 @@ import pytest
 import aotgen
 from aotgen.cli.main import call
 from aotgen.errors import ToolchainError, UsageError
+from aotgen.target.board import load_board
 from aotgen.validate import difference, parse_trace
 from support import require, require_tool
 
@@ -189,9 +190,11 @@ def test_host_boards(board: str, model_file: Path, tmp_path: Path) -> None:
     assert close(project.run({"x": inputs(4)})["y"], reference(model_file, inputs(4)))
 
 
-def test_aarch64_under_qemu(model_file: Path, tmp_path: Path) -> None:
-    require_tool("aarch64-linux-gnu-gcc", "qemu-aarch64")
-    project = aotgen.compile(model_file, board="rk3399", output=tmp_path / "p")
+@pytest.mark.parametrize("board", ["rk3399", "rpi3b-armv7"])
+def test_arm_under_qemu(board: str, model_file: Path, tmp_path: Path) -> None:
+    machine = load_board(board)
+    require_tool(f"{machine.triple}-gcc", machine.emulator[0])
+    project = aotgen.compile(model_file, board=board, output=tmp_path / "p")
     assert close(project.run({"x": inputs(5)})["y"], reference(model_file, inputs(5)))
     assert project.validate(per_layer=True).ok
     assert project.bench(number=1, repeat=1, warmup=0).runner in ("qemu", "local")

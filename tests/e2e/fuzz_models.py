@@ -8,7 +8,7 @@ has touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-OPSETS = (13, 17, 18, 20)
+OPSETS = (13, 17, 18, 20, 21, 23, 24)
+DOMAINS = (("com.microsoft", 1), ("ai.onnx.ml", 3))
 MAX_ELEMENTS = 6000
 SENSITIVITY = 2e-5
 """Most that an output may change, relative to its largest element, when float inputs change by
@@ -157,13 +158,21 @@ class Generator:
     # --- nodes -----------------------------------------------------------------------------
 
     def add(
-        self, op: str, inputs: list[str], outputs: int = 1, exact: bool = False, **attrs: Any
+        self,
+        op: str,
+        inputs: list[str],
+        outputs: int = 1,
+        exact: bool = False,
+        captured: Sequence[str] = (),
+        **attrs: Any,
     ) -> list[Sample]:
-        """Run the node; keep it when its results are fit to be compared."""
+        """Run the node; keep it when its results are fit to be compared. Its bodies may read the
+        tensors ``captured``.
+        """
         names = [self.fresh("t") for _ in range(outputs)]
         node = helper.make_node(op, inputs, names, name=self.fresh(op.lower()), **attrs)
         known = {s.name: s.value for s in self.samples}
-        feeds = {n: known[n] for n in dict.fromkeys(inputs) if n in known}
+        feeds = {n: known[n] for n in dict.fromkeys([*inputs, *captured]) if n in known}
         used = {n: self.constants[n] for n in inputs if n in self.constants}
         graph = helper.make_graph(
             [node],
@@ -185,7 +194,7 @@ class Generator:
         ]
         self.nodes.append(node)
         self.samples.extend(made)
-        self.used.update(inputs)
+        self.used.update((*inputs, *captured))
         return made
 
     def sample(self, name: str) -> Sample:
@@ -203,12 +212,14 @@ class Generator:
 
     def wrap(self, graph: onnx.GraphProto) -> onnx.ModelProto:
         return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
+            graph,
+            opset_imports=[helper.make_opsetid(d, v) for d, v in (("", self.opset), *DOMAINS)],
+            ir_version=10,
         )
 
     def finish(self) -> Model:
         """Choose outputs and run the whole."""
-        used_names = {n for node in self.nodes for n in node.input}
+        used_names = self.used
         produced = [s for s in self.samples if s.kind == "node"]
         outputs = [s for s in produced if s.name not in used_names]
         outputs += [s for s in produced if s.name in used_names and self.chance(0.15)]
@@ -356,6 +367,60 @@ def conv_transpose(g: Generator) -> None:
     if "strides" in attrs and g.chance(0.3):
         attrs["output_padding"] = [g.between(0, s - 1) for s in attrs["strides"]]
     g.add("ConvTranspose", inputs, group=groups, **attrs)
+
+
+def widened(g: Generator, channels: int) -> Sample:
+    """An image of so many channels: any other behind a 1x1 convolution."""
+    x = g.image()
+    shape = (channels, x.shape[1], *(1 for _ in x.shape[2:]))
+    (y,) = g.add("Conv", [x.name, g.constant(g.values(shape, x.shape[1] ** -0.5))])
+    return y
+
+
+def packed_groups(g: Generator) -> None:
+    """Many groups of few channels, forwards or transposed."""
+    inputs, outputs, groups = g.between(1, 8), g.between(1, 5), g.between(2, 12)
+    y = widened(g, inputs * groups)
+    attrs = window(g, y.shape[2:])
+    fan = inputs * int(np.prod(attrs["kernel_shape"]))
+    if g.chance(0.6):
+        w = g.values((outputs * groups, inputs, *attrs["kernel_shape"]), fan**-0.5)
+        (y,) = g.add("Conv", [y.name, g.constant(w)], group=groups, **attrs)
+    else:
+        attrs.pop("auto_pad", None)
+        w = g.values((inputs * groups, outputs, *attrs["kernel_shape"]), fan**-0.5)
+        (y,) = g.add("ConvTranspose", [y.name, g.constant(w)], group=groups, **attrs)
+    if g.chance(0.5):
+        tail(g, y)
+
+
+def few_outputs(g: Generator) -> None:
+    """Many channels to few: a head, or the last layer of a decoder."""
+    channels, outputs = g.between(8, 48), g.between(1, 4)
+    y = widened(g, channels)
+    bias = g.constant(g.values((outputs,)))
+    if g.chance(0.5):
+        attrs = window(g, y.shape[2:])
+        shape = (outputs, channels, *attrs["kernel_shape"])
+        w = g.constant(g.values(shape, float(np.prod(shape[1:])) ** -0.5))
+        (y,) = g.add("Conv", [y.name, w, bias], **attrs)
+    else:
+        kernel = [g.between(1, 3) for _ in y.shape[2:]]
+        times = g.pick(1, 2)
+        w = g.values((channels, outputs, *(times * k for k in kernel)), channels**-0.5)
+        (y,) = g.add("ConvTranspose", [y.name, g.constant(w), bias], strides=kernel)
+    if g.chance(0.6):
+        tail(g, y)
+
+
+def gate(g: Generator) -> None:
+    """x * sigmoid(x) and its relatives, behind a convolution."""
+    y = widened(g, g.between(1, 20)) if g.chance(0.7) else g.any()
+    kind = g.pick("Sigmoid", "HardSigmoid", "Softplus")
+    (z,) = g.add(kind, [y.name])
+    if kind == "Softplus":
+        (z,) = g.add("Tanh", [z.name])
+    g.add("Mul", [y.name, z.name] if g.chance(0.5) else [z.name, y.name])
 
 
 def pool(g: Generator) -> None:
@@ -660,7 +725,10 @@ def matmul(g: Generator) -> None:
 
 def softmax(g: Generator) -> None:
     x = g.any(lambda s: s.rank >= 1)
-    g.add(g.pick("Softmax", "Softmax", "LogSoftmax"), [x.name], axis=g.axis(x.rank))
+    op, axis = g.pick("Softmax", "Softmax", "LogSoftmax"), g.axis(x.rank)
+    if op == "LogSoftmax" and x.shape[axis] == 1:
+        raise Unsuitable  # all zeros, to which no error is relative
+    g.add(op, [x.name], axis=axis)
 
 
 REDUCTIONS = [
@@ -694,6 +762,14 @@ def arg(g: Generator) -> None:
     x = g.any(lambda s: s.exact and s.rank >= 1)
     g.add(g.pick("ArgMax", "ArgMin"), [x.name], exact=True, axis=g.axis(x.rank),
           keepdims=g.pick(0, 1), select_last_index=g.pick(0, 1))  # fmt: skip
+
+
+def top_k(g: Generator) -> None:
+    x = g.any(lambda s: s.exact and s.rank >= 1)
+    axis = g.axis(x.rank)
+    k = g.ints([g.between(1, x.shape[axis])])
+    attrs = {"largest": g.pick(0, 1)} if g.opset >= 11 else {}
+    g.add("TopK", [x.name, k], 2, True, axis=axis, **attrs)
 
 
 def cumsum(g: Generator) -> None:
@@ -895,9 +971,34 @@ def gru_like_gate(g: Generator) -> None:
     g.add("Add", [a.name, b.name])
 
 
+def recurrent(g: Generator) -> None:
+    """An LSTM, GRU or RNN over a sequence, some of its outputs read on."""
+    x = g.any(lambda s: s.rank == 3 and s.shape[0] <= 20 and s.shape[2] <= 100)
+    rows, inputs = x.shape[1:]
+    op, hidden = g.pick("LSTM", "GRU", "RNN"), g.between(1, 20)
+    direction = g.pick("forward", "reverse", "bidirectional")
+    d, gates = 1 + (direction == "bidirectional"), {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    names = [x.name]
+    names.append(g.constant(g.values((d, gates * hidden, inputs), inputs**-0.5)))
+    names.append(g.constant(g.values((d, gates * hidden, hidden), hidden**-0.5)))
+    names.append(g.constant(g.values((d, 2 * gates * hidden), 0.5)) if g.chance(0.6) else "")
+    names.append("")
+    if g.chance(0.5):
+        names.append(g.constant(g.values((d, rows, hidden))))
+    attrs = {"linear_before_reset": g.pick(0, 1)} if op == "GRU" else {}
+    outputs = 3 if op == "LSTM" else 2
+    y, *_ = g.add(op, names, outputs, hidden_size=hidden, direction=direction, **attrs)
+    if g.chance(0.7):
+        (y,) = g.add("Transpose", [y.name], perm=[0, 2, 1, 3])
+        g.add("Reshape", [y.name, g.ints([x.shape[0], rows, d * hidden])])
+
+
 PROPOSALS: tuple[tuple[Callable[[Generator], None], float], ...] = (
     (conv, 5),
-    (conv_transpose, 1),
+    (conv_transpose, 1.5),
+    (packed_groups, 1),
+    (few_outputs, 0.7),
+    (gate, 1),
     (pool, 4),
     (batch_norm, 1),
     (instance_norm, 0.5),
@@ -917,6 +1018,7 @@ PROPOSALS: tuple[tuple[Callable[[Generator], None], float], ...] = (
     (softmax, 1),
     (reduction, 1.5),
     (arg, 0.7),
+    (top_k, 0.5),
     (cumsum, 0.4),
     (pad, 1.2),
     (resize, 1),
@@ -933,6 +1035,7 @@ PROPOSALS: tuple[tuple[Callable[[Generator], None], float], ...] = (
     (other_norm, 0.5),
     (floats_of_other_width, 0.3),
     (logits, 0.5),
+    (recurrent, 1),
 )
 
 
@@ -952,7 +1055,10 @@ def first_inputs(g: Generator) -> None:
 
 def generate(seed: int) -> Model:
     """The model of a seed: one to fourteen nodes."""
-    weights = np.array([w for _, w in PROPOSALS])
+    from tests.e2e.fuzz_proposals import MORE  # which draws with this module's Generator
+
+    proposals = (*PROPOSALS, *MORE)
+    weights = np.array([w for _, w in proposals])
     for attempt in range(50):
         g = Generator(seed * 1000 + attempt)
         first_inputs(g)
@@ -960,7 +1066,7 @@ def generate(seed: int) -> Model:
         for _ in range(6 * wanted):
             if len(g.nodes) >= wanted:
                 break
-            propose, _ = PROPOSALS[int(g.rng.choice(len(PROPOSALS), p=weights / weights.sum()))]
+            propose, _ = proposals[int(g.rng.choice(len(proposals), p=weights / weights.sum()))]
             try:
                 propose(g)
             except Unsuitable:

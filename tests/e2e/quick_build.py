@@ -93,7 +93,7 @@ class QuickModel:
         self.weights.bytes[:] = np.frombuffer(stored, np.uint8)
         self.arena = Watched(self.manifest["arena_bytes"], 64)
         self.context = Watched(self.manifest["api"]["ctx_bytes"], 64)
-        self.traced: dict[int, tuple[tuple[int, ...], bytes]] = {}
+        self.traced: dict[int, list[tuple[tuple[int, ...], bytes]]] = {}
         self._callback = _TRACE(self._keep)
         members = {
             "arena": self.arena.address,
@@ -108,7 +108,7 @@ class QuickModel:
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in model order; asserts that nothing else was written.
 
-        ``traced`` has every layer's (dims, dense bytes) afterwards.
+        ``traced`` has every layer's (dims, dense bytes) afterwards, one an output.
         """
         self.traced.clear()
         self.arena.bytes[:] = POISON
@@ -139,6 +139,7 @@ class QuickModel:
 
     def run_in_arena(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The same with every tensor in its slot in the arena."""
+        self.traced.clear()
         self.arena.bytes[:] = POISON
         context, prefix = self.context.address, self.manifest["prefix"]
         slot_of = {}
@@ -164,7 +165,7 @@ class QuickModel:
         flat = np.frombuffer(ctypes.string_at(v.data, extent * v.bytes), f"V{v.bytes}")
         steps = tuple(s * v.bytes for s in strides)
         array = np.lib.stride_tricks.as_strided(flat, dims, steps)
-        self.traced[layer] = dims, array.tobytes()
+        self.traced.setdefault(layer, []).append((dims, array.tobytes()))
 
 
 def _pointers(buffers: list[Watched]) -> ctypes.Array[ctypes.c_void_p]:

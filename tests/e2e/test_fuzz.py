@@ -57,11 +57,11 @@ def check_layers(project: aotgen.Project, built: QuickModel, model: Model) -> No
     graph = optimise(aotgen.load(project.folder / MODEL_FILE), options)
     values: dict[str, np.ndarray] = {}
     interpreter.run(graph, model.feeds, observe=lambda v, array: values.update({v.name: array}))
-    last = {layer.output: layer for layer in project.info.layers}
-    for output, layer in last.items():
+    last = {name: (x, k) for x in project.info.layers for k, name in enumerate(x.outputs)}
+    for output, (layer, k) in last.items():
         if output in values:
             expected = np.asarray(values[output]).reshape(-1)
-            _, data = built.traced[layer.index]
+            _, data = built.traced[layer.index][k]
             assert_close(np.frombuffer(data, expected.dtype), expected, layer.name)
 
 

@@ -31,6 +31,8 @@ CASES += [
         ("host-scalar", "gcc"),
         ("rpi4", "aarch64-linux-gnu-gcc"),
         ("rpi4", "clang"),
+        ("rpi3b-armv7", "arm-linux-gnueabihf-gcc"),
+        ("rpi3b-armv7", "clang"),
     )
 ]
 
@@ -41,10 +43,11 @@ def test_strict_c99(name: str, board: str, compiler: str, compiled, tmp_path: Pa
     project = compiled(name, board)
     prefix = project.manifest["prefix"].upper()
     flags = [*STRICT, *load_board(board).cflags("clang" if compiler == "clang" else "gcc")]
-    if board == "rpi4" and compiler == "clang":
-        require_tool("aarch64-linux-gnu-gcc")
-        flags += ["--target=aarch64-linux-gnu", "--sysroot=/usr/aarch64-linux-gnu"]
-        flags += ["-isystem", "/usr/aarch64-linux-gnu/include"]
+    triple = load_board(board).triple
+    if triple and compiler == "clang":
+        require_tool(f"{triple}-gcc")
+        flags += [f"--target={triple}", f"--sysroot=/usr/{triple}"]
+        flags += ["-isystem", f"/usr/{triple}/include"]
     folder = project.folder
     flags += [f"-I{folder}/include", f"-I{folder}/src", f"-I{folder}/test", f"-D{prefix}_TRACE"]
     flags += [f'-D{prefix}_VECTORS="v"', f'-D{prefix}_WEIGHTS_PATH="w"']

@@ -29,7 +29,7 @@ from aotgen.ir.graph import Graph
 from aotgen.ir.interpreter import run
 from aotgen.ir.verifier import verify
 
-FLOORS = {"node": 1395, "pytorch-converted": 82, "pytorch-operator": 35, "simple": 7}
+FLOORS = {"node": 1537, "pytorch-converted": 82, "pytorch-operator": 35, "simple": 7}
 """How many cases of a group must pass, of onnx 1.23; raise a number when more do."""
 
 SKIPPED = {
@@ -42,13 +42,20 @@ SKIPPED = {
     "test_attention_4d_causal_fp16_expanded": "intermediate rounding",
 }
 
+LEAST_ATOL = {"test_dft": 1e-6, "test_stft": 1e-6}
+"""Absolute tolerances by the start of a case's name, where ours follow from another algorithm: sums
+of products with a float32 table end beside 0 where a fast Fourier transform ends at it.
+"""
+
 ALLOWED_REFUSALS = (
     r"known only at run time",
     r"element type .* is not supported",
     r"only dense numeric values",
     r"training mode",
     r"control flow",
-    r"antialias=1",
+    r"an axis of batches",
+    r"blocked quantization",
+    r"output_shape",
     r"its output 1 .* is not supported",
     r"from bool to u8",
     r"Required attribute 'to' is missing",  # Cast before opset 6 has its type as a string
@@ -150,7 +157,8 @@ def _compare(case: Case, graph: Graph, names: Sequence[str]) -> str:
         for have, want in zip(got, outputs, strict=True):
             if have.dtype != want.dtype or have.shape != want.shape:
                 return f"{have.dtype}{have.shape}, not {want.dtype}{want.shape}"
-            if not np.allclose(have, want, case.rtol, case.atol, equal_nan=True):
+            least = max((a for n, a in LEAST_ATOL.items() if case.name.startswith(n)), default=0.0)
+            if not np.allclose(have, want, case.rtol, max(case.atol, least), equal_nan=True):
                 return "values differ"
     return ""
 

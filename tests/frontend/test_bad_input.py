@@ -336,12 +336,12 @@ def test_all_problems_at_once() -> None:
             helper.make_node("Bar", ["x"], ["c"], domain="my.domain", name="second"),
             node("MaxPool", "x", "d unused", name="third", kernel_shape=[9, 9]),
             node("Gather", "x s", "e", name="fourth", axis=7),
-            node("TopK", "x k", "f g", name="fifth"),
+            node("MaxRoiPool", "x k", "f", name="fifth", pooled_shape=[2, 2]),
             node("Concat", "f x", "h", name="sixth", axis=0),
         ],
         {"x": [1, 2, 4, 4]},
         ["b", "c", "d", "e", "h"],
-        {"s": np.array([0], np.int64), "k": np.array([2], np.int64)},
+        {"s": np.array([0], np.int64), "k": np.zeros((1, 5), np.float32)},
     )
     proto.opset_import.add(domain="my.domain", version=1)
     problems = check(proto)
@@ -350,8 +350,8 @@ def test_all_problems_at_once() -> None:
         ("second", "my.domain.Bar"),
         ("third", "MaxPool"),
         ("fourth", "Gather"),
-        ("fifth", "TopK"),
-        # TopK's output is known by onnx's inference ([1, 2, 4, 2]), so this one is still found
+        ("fifth", "MaxRoiPool"),
+        # its output is known by onnx's inference ([1, 2, 2, 2]), so this one is still found
         ("sixth", "Concat"),
     ]
     assert all(p.reason for p in problems)

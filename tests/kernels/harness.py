@@ -28,6 +28,7 @@ ISA_FLAGS = {
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-march=x86-64-v4"],
     "neon": [],
+    "neon_armv7": ["-mcpu=cortex-a53", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"],
 }
 
 
@@ -95,10 +96,15 @@ class Built:
 
     def result(self, data: np.ndarray) -> np.ndarray:
         block = next(b for b in self.blocks if b.output)
-        strided = np.lib.stride_tricks.as_strided(
-            data[block.start :], self.out_view.shape, [4 * s for s in self.out_view.strides]
-        )
-        return strided.copy()
+        return elements(data[block.start :], self.out_view).reshape(self.out_view.shape)
+
+
+def elements(data: np.ndarray, view: View) -> np.ndarray:
+    """The elements of a view whose pointer is ``data``'s start, in logical order; blocks of
+    channels have the last axis in two.
+    """
+    strided = view.as_strided
+    return np.lib.stride_tricks.as_strided(data, strided.shape, [4 * s for s in strided.strides])
 
 
 def make_view(
@@ -108,6 +114,10 @@ def make_view(
     shape = value.shape
     rank = len(shape)
     border = tuple(need.border) or ((0, 0),) * rank
+    if need.layout == "nchwc":
+        view = View.blocked(shape, value.dtype, need.block, border)
+        start = sum(b[0] * s for b, s in zip(border, view.strides, strict=True))
+        return view, shape[0] * view.strides[0], start
     sizes = [n + b + e for n, (b, e) in zip(shape, border, strict=True)]
     if gap and rank and order is None:
         sizes[-1] += gap
@@ -138,19 +148,17 @@ def build(case: Case, target: Target) -> Built:
     blocks = []
     for arg in kernel.args:
         if arg.const is not None:
-            blocks.append(Block(np.asarray(arg.const.array, np.float32).reshape(-1), 0, False))
+            blocks.append(Block(np.ascontiguousarray(arg.const.array).reshape(-1), 0, False))
         elif arg.value is not None:
             view, size, start = layouts[arg.value.name]
             data = np.zeros(size, np.float32)
             if arg.is_output:
                 data[:] = 7777.0
             else:
-                target_view = np.lib.stride_tricks.as_strided(
-                    data[start:], view.shape, [4 * s for s in view.strides]
-                )
+                target_view = elements(data[start:], view)
                 if case.gap:
                     data[:] = 0.0
-                target_view[...] = case.inputs[arg.value.name]
+                target_view[...] = case.inputs[arg.value.name].reshape(target_view.shape)
             blocks.append(Block(data, start + arg.offset, arg.is_output))
         else:
             blocks.append(

@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 
 from aotgen.codegen.environment import render
+from aotgen.schedule.base import ScheduleError
 from aotgen.schedule.intrinsics import INTRINSICS, Intrinsic, intrinsics_for
+from aotgen.schedule.tiles import check_tile
 from aotgen.target.board import load_board
 from aotgen.target.target import Target
 from support import require_tool
 
-BOARDS = {"scalar": "host-scalar", "avx2": "host-avx2", "neon": "rpi4"}
+BOARDS = {
+    "scalar": "host-scalar",
+    "avx2": "host-avx2",
+    "neon": "rpi4",
+    "neon_armv7": "rpi3b-armv7",
+}
 
 
 @pytest.mark.parametrize("record", INTRINSICS, ids=lambda r: r.name)
@@ -27,8 +34,18 @@ def test_packing_map_is_what_pack_does(record: Intrinsic) -> None:
 
 
 def test_every_isa_has_a_record() -> None:
-    for isa in ("scalar", "avx2", "avx512", "neon"):
+    for isa in ("scalar", "avx2", "avx512", "neon", "neon_armv7"):
         assert intrinsics_for(Target(isa), INTRINSICS[0].dtypes)
+
+
+def test_tiles_fit_the_registers_of_armv7() -> None:
+    """Sixteen: accumulators, weights, a load of each pixel, and one splat."""
+    target = Target("neon_armv7")
+    assert target.vector_registers == 16
+    check_tile(3, 3, target, lane_step=True)
+    with pytest.raises(ScheduleError, match="needs 18 registers of 16"):
+        check_tile(5, 2, target, lane_step=True)
+    check_tile(5, 2, Target("neon"), lane_step=True)
 
 
 @pytest.mark.parametrize("record", INTRINSICS, ids=lambda r: r.name)
@@ -44,6 +61,9 @@ def program(record: Intrinsic) -> str:
         names = {"a": f"a + {at}", "element": f"a[{at}]", "v": f"v{at}"}
         lines.append(record.load.format(**names))
         for lane in range(record.steps):
+            if record.splat:
+                lines.append(record.splat_text(f"s{at + lane}", f"v{at}", lane))
+                names["s"] = f"s{at + lane}"
             b = f"vload(b + {(at + lane)} * VL)"
             lines.append(record.fma.format(acc="acc", b=b, lane=lane, **names))
     body = "\n    ".join(lines)
@@ -76,8 +96,8 @@ def test_statements_compute_it(record: Intrinsic, isa: str, tmp_path: Path) -> N
         assert not record.fits(Target(isa))  # type: ignore[arg-type]
         return
     board = load_board(BOARDS[isa])
-    compiler = "aarch64-linux-gnu-gcc" if isa == "neon" else "gcc"
-    require_tool(compiler, *(["qemu-aarch64"] if isa == "neon" else []))
+    compiler = f"{board.triple}-gcc" if board.triple else "gcc"
+    require_tool(compiler, *board.emulator[:1])
     (tmp_path / "simd.h").write_text(render(f"simd/{isa}.h.j2", math=[]))
     (tmp_path / "a.c").write_text(program(record))
     flags = ["-std=c99", "-O2", *board.cflags("gcc")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from aotgen.schedule.conv2d_first import Conv2dFirst
 from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
 from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
 from aotgen.schedule.pool2d import Pool2d
+from aotgen.target.board import load_board
 from aotgen.target.host import detect_host
 from aotgen.target.target import Isa, Target
 from support import require_tool
@@ -151,6 +153,8 @@ def other_conv_cases() -> list[Case]:
         conv_case("first 1", FIRST, (1, 20, 10, 1), 20, (10, 4), strides=(2, 2), pads=(4, 1, 5, 1)),
         conv_case("first 1-D", FIRST, (1, 20, 2), 20, (3,), dilations=(2,), pads=(4, 1)),
         conv_case("first cut off", FIRST, (1, 9, 12, 4), 8, (2, 2), strides=(5, 5), gap=1),
+        conv_case("first far", FIRST, (2, 50, 1400, 1), 8, (3, 3), pads=(1,) * 4, physical=NCHW),
+        conv_case("first pixels", FIRST, (1, 24, 1000, 3), 8, (3, 3), strides=(4, 4)),
     ]
 
 
@@ -226,6 +230,10 @@ def pool_cases() -> list[Case]:
         ),
         case("a dil", "avg_pool", (1, 12, 14, 128), (5, 3), dilations=(2, 1), pads=(3, 1, 3, 2)),
         case("a all", "avg_pool", (1, 7, 7, 128), (7, 7)),
+        case("a s1", "avg_pool", (2, 9, 18, 69), (3, 3), pads=(1, 1, 1, 1), gap=3),
+        case("m s1", "max_pool", (1, 14, 13, 40), (5, 5), pads=(2, 2, 2, 2)),
+        case("m gaps", "max_pool", (1, 7, 29, 16), (3, 2), strides=(1, 5), dilations=(1, 2)),
+        case("m one row", "max_pool", (1, 2, 31, 80), (2, 2), strides=(2, 2)),
     ]
 
 
@@ -287,16 +295,18 @@ def test_every_template_matches_float64(isa: Isa, tmp_path: Path) -> None:
     check_cases(all_cases() + remainder_cases(), target_of(isa), tmp_path, extra=("-O1",))
 
 
-def test_neon_under_emulation(tmp_path: Path) -> None:
-    require_tool("aarch64-linux-gnu-gcc", "qemu-aarch64")
-    check_cases(
-        all_cases() + remainder_cases()[::3],
-        target_of("neon"),
-        tmp_path,
-        cc="aarch64-linux-gnu-gcc",
-        emulator=("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"),
-        extra=("-O1",),
-    )
+def check_emulated(name: str, cases_for: Callable[[Target], list[Case]], folder: Path) -> None:
+    """Check the cases for a board's target in its emulator."""
+    board = load_board(name)
+    cc = f"{board.triple}-gcc"
+    require_tool(cc, board.emulator[0])
+    target = target_of(board.isa)
+    check_cases(cases_for(target), target, folder, cc=cc, emulator=board.emulator, extra=("-O1",))
+
+
+@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
+def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
+    check_emulated(name, lambda _: all_cases() + remainder_cases()[::3], tmp_path)
 
 
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
@@ -348,12 +358,12 @@ def sampled(case: Case, target: Target, rng: np.random.Generator) -> Config | No
     return None
 
 
-def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:
-    """Whatever the knobs, the result is right; the default lies in the space."""
-    require_isa("avx2")
-    target, rng = target_of("avx2"), np.random.default_rng(11)
+def with_sampled_knobs(
+    cases: Sequence[Case], target: Target, rng: np.random.Generator
+) -> list[Case]:
+    """The cases under random legal configs; asserts that the default lies in the space."""
     made = []
-    for case in all_cases():
+    for case in cases:
         space = {k.name: k.values for k in case.template.space(case.group, target)}
         default = case.template.default(case.group, target).as_dict()
         assert default.keys() == space.keys(), case.name
@@ -361,6 +371,14 @@ def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:
         config = sampled(case, target, rng)
         if config is not None:
             made.append(replace(case, config=lambda _, c=config: c))
+    return made
+
+
+def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:
+    """Whatever the knobs, the result is right."""
+    require_isa("avx2")
+    target = target_of("avx2")
+    made = with_sampled_knobs(all_cases(), target, np.random.default_rng(11))
     assert len(made) > 30
     check_cases(made, target, tmp_path, extra=("-O1",))
 
@@ -378,3 +396,48 @@ def test_max_pool_keeps_nan(tmp_path: Path) -> None:
     (got,) = run_cases([case], target_of("scalar"), tmp_path)
     assert np.isnan(got[0, 1:4, 1:4, 3]).all()
     assert np.isnan(got).sum() == 9
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+def test_max_pool_of_nan_and_infinities(isa: Isa, tmp_path: Path) -> None:
+    """NaN where a window has one, the largest element elsewhere, bit for bit."""
+    require_isa(isa)
+    rng = np.random.default_rng(11)
+    cases = [c for c in pool_cases() if c.group.nodes[0].op == "max_pool"]
+    cases += [
+        pool_case(f"s{s}", POOL, "max_pool", (1, 9, 23, 85), (3, 3), strides=(s, s)) for s in (1, 2)
+    ]
+    cases.append(followed_by(cases[-1], "relu"))
+    for case in cases:
+        x = case.inputs["x"]
+        for value in (np.nan, np.inf, -np.inf):
+            x[rng.random(x.shape) < 0.01] = value
+    for case, got in zip(cases, run_cases(cases, target_of(isa), tmp_path), strict=True):
+        np.testing.assert_array_equal(got, case.oracle().astype(np.float32), err_msg=case.name)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+def test_every_pool_tile_matches_float64(isa: Isa, tmp_path: Path) -> None:
+    require_isa(isa)
+    target = target_of(isa)
+    cases = []
+    for op, kernel, stride in (("max_pool", 3, 2), ("avg_pool", 3, 1), ("max_pool", 2, 2)):
+        case = pool_case(
+            f"{op} {kernel}",
+            POOL,
+            op,
+            (1, 8, 27, 5 * target.vl + target.vl // 2),
+            (kernel, kernel),
+            strides=(stride, stride),
+            pads=(1, 1, 1, 1),
+        )
+        for vectors, columns in itertools.product((1, 2, 4), (1, 2, 3, 4, 6, 8)):
+            config = Config.of(vectors=vectors, ow_tile=columns)
+            try:
+                POOL.check(case.group, target, config)
+            except ScheduleError:
+                continue
+            name = f"{case.name}, {vectors} x {columns}"
+            cases.append(replace(case, name=name, config=lambda _, c=config: c))
+    assert len(cases) > 15
+    check_cases(cases, target, tmp_path, extra=("-O1",), cut=2)

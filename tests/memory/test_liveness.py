@@ -5,8 +5,8 @@ from __future__ import annotations
 from aotgen.ir.graph import Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.memory.liveness import Liveness, Step
-from aotgen.memory.relations import Border
 from aotgen.memory.storage import Placement, Storage, root_view
+from aotgen.schedule.base import Border
 
 NONE: Border = ((0, 0), (0, 0))
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
 from aotgen.errors import InternalError
-from aotgen.memory.planner import ALIGN, Allocation, check_overlap, lower_bound, plan_arena
+from aotgen.memory.planner import (
+    ALIGN,
+    Allocation,
+    check_overlap,
+    conflict_lists,
+    lower_bound,
+    plan_arena,
+)
 
 
 def test_chain_needs_two_buffers() -> None:
@@ -59,6 +67,53 @@ def test_random_instances_hold_the_laws_and_repeat() -> None:
         assert found.bytes >= found.lower_bound == lower_bound(items)[0]
         assert found.bytes == max(found.offsets[a.name] + a.size for a in items)
         assert plan_arena(items) == found
+
+
+def tiling(rng: random.Random, pieces: int) -> list[Allocation]:
+    """Random guillotine cuts of 40 steps by 100 lines: they fit into 100 lines again."""
+    boxes = [(0, 40, 0, 100)]
+    while len(boxes) < pieces:
+        a, b, c, d = boxes.pop(rng.randrange(len(boxes)))
+        if rng.random() < 0.5 and b - a > 1:
+            cut = rng.randrange(a + 1, b)
+            boxes += [(a, cut, c, d), (cut, b, c, d)]
+        elif d - c > 1:
+            cut = rng.randrange(c + 1, d)
+            boxes += [(a, b, c, cut), (a, b, cut, d)]
+        else:
+            boxes.append((a, b, c, d))
+    rng.shuffle(boxes)
+    return [Allocation(f"b{i}", (d - c) * ALIGN, a, b - 1) for i, (a, b, c, d) in enumerate(boxes)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_known_to_fit_is_packed_within_five_percent(seed: int) -> None:
+    items = tiling(random.Random(seed), 30)
+    assert lower_bound(items)[0] == 100 * ALIGN
+    assert plan_arena(items).bytes <= 1.05 * 100 * ALIGN
+
+
+def test_thousands_of_short_lived_buffers_are_planned_quickly() -> None:
+    """In a chain everything meets few others: no step may look at all pairs."""
+    rng = random.Random(11)
+    items = [
+        Allocation(f"v{i}", rng.randrange(1, 5000), i, i + rng.randrange(1, 3)) for i in range(4000)
+    ]
+    start = time.process_time()
+    found = plan_arena(items)
+    assert time.process_time() - start < 5
+    assert found.bytes <= 1.05 * found.lower_bound
+
+
+def test_conflicts_are_the_pairs_that_live_together() -> None:
+    rng = random.Random(3)
+    items = [
+        Allocation(f"v{i}", 64, first, first + rng.randrange(0, 6))
+        for i in range(50)
+        for first in [rng.randrange(0, 30)]
+    ]
+    for i, found in enumerate(conflict_lists(items)):
+        assert sorted(found) == [j for j, b in enumerate(items) if j != i and items[i].meets(b)]
 
 
 def test_overlap_is_found() -> None:

@@ -66,9 +66,9 @@ def test_slice_split_concat() -> None:
     check(Link(y, x, node, down=True), data[1:3, 0:6:2], memory, view, origin)
     parts = [value("a", (4, 1, 2)), value("b", (4, 5, 2))]
     split = Node("split", [x], parts, {"axis": 1, "sizes": (1, 5)})
-    check(Link(parts[1], x, split, down=True), data[:, 1:], memory, view, origin)
+    check(Link(parts[1], x, split, down=True, start=1), data[:, 1:], memory, view, origin)
     concat = Node("concat", list(parts), [x], {"axis": 1})
-    check(Link(parts[1], x, concat, down=False, index=1), data[:, 1:], memory, view, origin)
+    check(Link(parts[1], x, concat, down=False, start=1), data[:, 1:], memory, view, origin)
     assert Link(parts[0], x, concat, down=False).lift(((1, 1), (0, 0), (0, 0))) == (
         (1, 1),
         (0, 0),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import DType, TensorType
-from aotgen.memory.relations import VIEW_OPS
+from aotgen.memory.relations import VIEW_OPS, Link
 from aotgen.memory.storage import StorageMap, Use, resolve
-from aotgen.schedule.base import Need
+from aotgen.schedule.base import Need, View
 
 BORDER = ((0, 0), (1, 1), (1, 1), (0, 0))
 
@@ -122,3 +124,112 @@ def test_a_border_and_a_reshape_do_not_mix() -> None:
     y, z = g.add("exp", [a]), g.add("exp", [flat])
     result = solve(g, [y, z], [(a, Use(g.nodes[2].name, Need(border=BORDER)))])
     assert copies(result) == 1
+
+
+def growing(members: int) -> tuple[Graph, list[Value], list[Value]]:
+    """x1, f([x1]), f([x1, x2]) and so on, as torch.cat of a growing list: (graph, features,
+    concats).
+    """
+    g, x = graph_of((1, 4, 4, 8))
+    features, concats = [g.add("relu", [x])], []
+    for _ in range(members):
+        joined = features[0]
+        if len(features) > 1:
+            joined = g.add("concat", list(features), axis=3)
+            concats.append(joined)
+        features.append(g.add("exp", [g.add("slice", [joined], **FIRST_CHANNELS)]))
+    concats.append(g.add("concat", list(features), axis=3))
+    return g, features, concats
+
+
+FIRST_CHANNELS = {"starts": (0, 0, 0, 0), "ends": (1, 4, 4, 8), "steps": (1, 1, 1, 1)}
+
+
+def test_concats_of_a_growing_list_share_the_last_one() -> None:
+    g, features, concats = growing(4)
+    y = g.add("relu", [concats[-1]])
+    result = solve(g, [y], [(concats[1], Use("c", Need(border=BORDER, unit_inner=True)))])
+    places = result.placements
+    assert copies(result) == 0
+    assert len({places[v.name].storage for v in [*features, *concats]}) == 1
+    first = places[concats[-1].name].offset
+    assert [places[v.name].offset - first for v in features] == [0, 8, 16, 24, 32]
+    assert all(places[c.name].offset == first for c in concats)
+    # The border that one reader asks for lies around all of them.
+    assert all(places[c.name].view.border == BORDER for c in concats)
+    assert places[concats[0].name].view.strides == (6 * 6 * 40, 6 * 40, 40, 1)
+
+
+def test_a_run_from_the_middle_and_a_nested_concat_share_too() -> None:
+    g, x = graph_of((1, 4, 4, 8))
+    a, b, c, d = (g.add(op, [x]) for op in ("relu", "exp", "tanh", "sigmoid"))
+    inner = g.add("concat", [b, c], axis=3)
+    nested = g.add("concat", [a, inner], axis=3)
+    flat = g.add("concat", [a, b, c, d], axis=3)
+    result = solve(g, [g.add("relu", [v]) for v in (inner, nested, flat)])
+    places = result.placements
+    assert copies(result) == 0
+    first = places[flat.name].offset
+    assert [places[v.name].offset - first for v in (inner, nested)] == [8, 0]
+    assert places[inner.name].storage is places[nested.name].storage is places[flat.name].storage
+
+
+def test_concats_along_different_axes_do_not_share() -> None:
+    g, x = graph_of((1, 4, 4, 8))
+    a, b = g.add("relu", [x]), g.add("exp", [x])
+    deep, wide = g.add("concat", [a, b], axis=3), g.add("concat", [a, b], axis=2)
+    result = solve(g, [g.add("relu", [deep]), g.add("relu", [wide])])
+    assert result.placements[deep.name].storage is not result.placements[wide.name].storage
+    assert copies(result) == 2
+
+
+def test_what_cannot_live_in_a_concat_is_copied_there_once() -> None:
+    """x is the caller's: both concats need it, the shorter one is part of the longer."""
+    g, x = graph_of((1, 4, 4, 8))
+    a, b = g.add("relu", [x]), g.add("exp", [x])
+    short, long = g.add("concat", [x, a], axis=3), g.add("concat", [x, a, b], axis=3)
+    result = solve(g, [g.add("relu", [short]), g.add("relu", [long])])
+    assert copies(result) == 1
+    assert list(result.copies) == [g.nodes[2].name]
+    assert result.placements[short.name].storage is result.placements[long.name].storage
+
+
+def test_a_concat_stays_alone_where_the_longer_one_cannot_give_its_border() -> None:
+    """The longer concat is a graph output: the caller's memory has no border."""
+    g, x = graph_of((1, 4, 4, 8))
+    a, b, c = (g.add(op, [x]) for op in ("relu", "exp", "tanh"))
+    short, long = g.add("concat", [a, b], axis=3), g.add("concat", [a, b, c], axis=3)
+    y = g.add("relu", [short])
+    result = solve(g, [y, long], [(short, Use("y", Need(border=BORDER, unit_inner=True)))])
+    places = result.placements
+    assert places[short.name].storage.kind == "arena"
+    assert places[long.name].storage.kind == "output"
+    assert places[c.name].storage is places[long.name].storage
+    assert copies(result) == 2
+
+
+def test_a_dense_demand_on_the_shorter_concat_is_met() -> None:
+    g, x = graph_of((1, 4, 4, 8))
+    a, b, c = (g.add(op, [x]) for op in ("relu", "exp", "tanh"))
+    short, long = g.add("concat", [a, b], axis=3), g.add("concat", [a, b, c], axis=3)
+    y, z = g.add("relu", [short]), g.add("relu", [long])
+    result = solve(g, [y, z], [(short, Use("y", Need(dense=True)))])
+    assert result.placements[short.name].view.is_dense
+    assert copies(result) == 2
+
+
+def test_linking_looks_at_the_child_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 members are no matter of minutes: each costs one view or two."""
+    g, x = graph_of((1, 2, 2, 1))
+    members = [g.add("relu", [x]) for _ in range(2000)]
+    y = g.add("exp", [g.add("concat", members, axis=3)])
+    calls = []
+    derive = Link.derive
+
+    def counted(link: Link, view: View) -> tuple[View, int] | None:
+        calls.append(link)
+        return derive(link, view)
+
+    monkeypatch.setattr(Link, "derive", counted)
+    assert copies(solve(g, [y])) == 0
+    assert len(calls) <= 2 * len(members)

@@ -113,6 +113,7 @@ def resize_both(x: np.ndarray, *, by_size: bool, target: Any, **attrs: Any) -> N
         cubic_coeff_a=attrs.get("cubic_a", -0.75),
         exclude_outside=int(attrs.get("exclude_outside", False)),
         extrapolation_value=attrs.get("extrapolation", 0.0),
+        antialias=int(attrs.get("antialias", False)),
     )[0]
     defaults = {
         "nearest_mode": "round_prefer_floor",
@@ -162,6 +163,23 @@ def test_resize_cubic(by_size: bool, target: Any, coord: str, exclude: bool) -> 
         cubic_a=-0.5,
         exclude_outside=exclude,
     )
+
+
+@pytest.mark.parametrize("coord", COORDS)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("exclude", [False, True])
+def test_resize_antialiased(mode: str, coord: str, exclude: bool) -> None:
+    """Shrinking reads more than the nearest elements; an axis that grows is as without."""
+    for size in ((1, 2, 5, 4), (1, 2, 20, 2), (1, 2, 9, 9)):
+        resize_both(
+            normal(1, 2, 13, 9),
+            by_size=True,
+            target=size,
+            mode=mode,
+            coord=coord,
+            exclude_outside=exclude,
+            antialias=True,
+        )
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

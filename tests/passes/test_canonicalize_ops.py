@@ -88,6 +88,15 @@ ONE_OP: dict[str, tuple[str, Layer]] = {
         "hard_swish",
         lambda n, x: n.op("mul", n.op("hard_sigmoid", x, alpha=1 / 6, beta=0.5), x),
     ),
+    "hard_swish, another slope": (
+        "hard_swish",
+        lambda n, x: n.op("mul", n.op("hard_sigmoid", x, alpha=0.2, beta=0.5), x),
+    ),
+    "silu": ("silu", lambda n, x: n.op("mul", x, n.op("sigmoid", x))),
+    "silu, alpha": (
+        "silu",
+        lambda n, x: n.op("mul", n.op("sigmoid", n.op("mul", x, n.number(1.702))), x),
+    ),
     "hard_sigmoid": ("hard_sigmoid", lambda n, x: n.op("mul", _gate(n, x), n.number(1 / 6))),
     "mish": ("mish", lambda n, x: n.op("mul", x, n.op("tanh", n.op("softplus", x)))),
     "relu6": (
@@ -162,14 +171,11 @@ STAYS: dict[str, Layer] = {
     "gelu with another constant": lambda n, x: n.op(
         "mul", n.op("mul", x, n.number(0.51)), _erf(n, x)
     ),
-    "silu": lambda n, x: n.op("mul", x, n.op("sigmoid", x)),
+    "gate of another value": lambda n, x: n.op("mul", x, n.op("sigmoid", n.op("tanh", x))),
     "sub from constant": lambda n, x: n.op("sub", n.const(6), x),
     "div of constant": lambda n, x: n.op("div", n.const(6), n.op("exp", x)),
     "div by subnormal": lambda n, x: n.op("div", n.op("mul", x, n.const(6)), n.number(1e-39)),
     "broadcasting zero": lambda n, x: n.op("add", x, n.number(0.0, 3, 1, 1)),
-    "another hard_sigmoid": lambda n, x: n.op(
-        "mul", x, n.op("hard_sigmoid", x, alpha=0.2, beta=0.5)
-    ),
     "bound per channel": lambda n, x: n.op("minimum", x, n.const(6)),
     "gather backwards": lambda n, x: n.op("gather", x, n.graph.constant(np.array([3, 1])), axis=1),
     "disjoint clips": lambda n, x: n.clip(n.clip(x, 0.0, 1.0), 2.0, 3.0),

@@ -7,7 +7,7 @@ from passes.builders import Net, RandomNet
 from aotgen.ir.graph import Graph
 from aotgen.ir.types import DType
 from aotgen.ir.verifier import verify
-from aotgen.passes.fuse_ops import FuseOps, is_view_op, kernel_calls
+from aotgen.passes.fuse_ops import MAX_OPS, FuseOps, is_view_op, kernel_calls
 from aotgen.passes.order_groups import OrderGroups, peak_bytes
 from aotgen.passes.pipeline import run_passes
 
@@ -208,3 +208,12 @@ def test_order_stays_when_nothing_is_won() -> None:
     graph = net.output(net.op("matmul", a, b, None, trans_b=False))
     FuseOps().run(graph)
     assert not OrderGroups().run(graph)
+
+
+def test_groups_of_a_long_chain_are_of_limited_length() -> None:
+    net = Net()
+    x = y = net.input(1, 4)
+    for k in range(3 * MAX_OPS):
+        y = net.op("add", y, x) if k % 2 else net.op("tanh", y)
+    groups = [g.split() for g in fused(net.output(y))]
+    assert len(groups) == 3 and max(map(len, groups)) <= MAX_OPS

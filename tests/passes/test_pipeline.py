@@ -70,12 +70,14 @@ def test_unknown_pass_is_named_with_the_known_ones() -> None:
 
 def test_levels_switch_passes_on() -> None:
     assert {p.name: p.level for p in PASSES} == {
+        "legalize_f16": 0,
         "simplify_inference": 0,
         "sink_transposes": 0,
         "dead_code": 0,
         "fuse_ops": 1,
         "fold_constant": 2,
         "canonicalize_cast": 3,
+        "quantize_canonicalize": 3,
         "canonicalize_ops": 3,
         "fold_scale_axis": 3,
         "eliminate_common_subexpr": 3,

@@ -89,6 +89,25 @@ def test_split_lets_transposes_through() -> None:
     assert graph.nodes[-1].attrs["axis"] == 3
 
 
+def test_shuffled_halves_stay_channels_last() -> None:
+    """Units of ShuffleNet V2: shuffle, split, one half through a conv, concat, shuffle again."""
+
+    def build() -> Graph:
+        net = Net()
+        x = net.conv(net.input(1, 6, 5, 4), 6)
+        for _ in range(3):
+            x = net.transpose(net.reshape(x, 1, 2, 3, 5, 4), 0, 2, 1, 3, 4)
+            node = net.graph.make("split", [net.reshape(x, 1, 6, 5, 4)], axis=1, sizes=(3, 3))
+            net.graph.nodes.append(node)
+            kept, worked = node.outputs
+            x = net.op("concat", kept, net.op("relu", net.conv(worked, 3)), axis=1)
+        return net.output(net.conv(x, 4))
+
+    graph = proven(build, sink)
+    perms = [n.attrs["perm"] for n in graph.nodes if n.op == "transpose"]
+    assert sorted(perms) == sorted([NHWC, *[(0, 1, 2, 4, 3)] * 3, NCHW])
+
+
 def test_one_transpose_at_the_input_is_shared() -> None:
     def build() -> Graph:
         net = Net()

@@ -11,7 +11,7 @@ import pytest
 
 from aotgen.errors import ToolchainError, UsageError
 from aotgen.target.board import list_boards, load_board
-from aotgen.target.host import choose_isa, detect_host
+from aotgen.target.host import architecture, choose_isa, detect_host
 from aotgen.target.toolchain import compiler_of, find_tool, require_cmake
 from aotgen.target.toolchain import require_tool as need_tool
 from support import require_tool
@@ -23,6 +23,7 @@ def test_the_boards_we_promise_exist() -> None:
         "host-avx2",
         "host-scalar",
         "rpi3b",
+        "rpi3b-armv7",
         "rpi4",
         "rpi5",
         "rk3399",
@@ -56,6 +57,8 @@ def test_compiler_takes_the_flags(name: str, compiler: str, tmp_path: Path) -> N
         "avx2": "#include <immintrin.h>\n__m256 f(__m256 a) { return _mm256_fmadd_ps(a, a, a); }",
         "neon": "#include <arm_neon.h>\nfloat32x4_t f(float32x4_t a) { return vabsq_f32(a); }",
         "scalar": "float f(float a) { return a; }",
+        "neon_armv7": "#include <arm_neon.h>\n"
+        "float32x4_t f(float32x4_t a) { return vfmaq_f32(a, a, a); }",
     }
     require_tool(compiler)
     try:
@@ -137,7 +140,15 @@ def test_isa_from_cpu_flags() -> None:
     assert choose_isa("x86_64", avx512 - {"avx512dq"})[0] == "avx2"
     assert choose_isa("x86_64", avx2 - {"fma"})[0] == "scalar"
     assert choose_isa("aarch64", frozenset({"fp", "asimd"}))[0] == "neon"
+    assert choose_isa("armv7l", frozenset({"neon", "vfpv4", "idiva"}))[0] == "neon_armv7"
+    assert choose_isa("armv7l", frozenset({"neon", "vfpv3"}))[0] == "scalar"  # no FMA
+    assert choose_isa("armv6l", frozenset({"vfp"}))[0] == "scalar"
     assert choose_isa("riscv64", frozenset())[0] == "scalar"
+
+
+def test_architectures_are_spelled_as_in_triples() -> None:
+    assert [architecture(m) for m in ("armv7l", "armv8l", "aarch64")] == ["arm", "arm", "aarch64"]
+    assert architecture("armv6l") == "armv6l"  # runs no ARMv7 program
 
 
 def test_host_from_files(tmp_path: Path) -> None:

@@ -10,16 +10,19 @@ import pytest
 import aotgen
 from aotgen.builder import first_error
 from aotgen.runner.select import runner_for
+from aotgen.target.board import load_board
 from support import require_tool
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_programs_link_and_run(compiler: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("board", ["rpi4", "rpi3b-armv7"])
+def test_programs_link_and_run(board: str, compiler: str, tmp_path: Path) -> None:
     """The weights are assembly, which needs the target told as the C sources do."""
-    require_tool("aarch64-linux-gnu-gcc", "qemu-aarch64", "ninja", compiler)
+    machine = load_board(board)
+    require_tool(f"{machine.triple}-gcc", machine.emulator[0], "ninja", compiler)
     model = tmp_path / "net.onnx"
     model.write_bytes(models.two_layers().SerializeToString())
-    project = aotgen.compile(model, board="rpi4", output=tmp_path / "p")
+    project = aotgen.compile(model, board=board, output=tmp_path / "p")
     build = project.build(compiler=compiler if compiler == "clang" else None)
     with runner_for("qemu", project.board) as place:
         # The test program compares with vectors that the interpreter computed.

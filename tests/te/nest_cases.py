@@ -308,6 +308,30 @@ def norms() -> list[Case]:
             p=1,
         ),
         case("lrn", [x], size=5, alpha=1e-2, beta=0.75, bias=1.0),
+        case("lrn", [x], "even", size=4, alpha=1e-1, beta=0.5, bias=2.0, gap=3),
+        case("lrn", [x], "wide", size=50, alpha=1e-2, beta=0.6, bias=1.0),
+        *(
+            case(
+                "group_norm",
+                [normal(2, 4, 5, 32), normal(32), normal(32)],
+                f"{groups} groups",
+                groups=groups,
+                eps=1e-5,
+                gap=3 * (groups == 8),
+                consts=(1, 2) if groups < 8 else (),
+                tolerance=1e-5,
+            )
+            for groups in (1, 2, 8, 32)
+        ),
+        case(
+            "group_norm",
+            [normal(1, 7, 33), normal(33), normal(33)],
+            "in place",
+            groups=11,
+            eps=1e-5,
+            inplace="in0",
+            tolerance=1e-5,
+        ),
     ]
     return out
 

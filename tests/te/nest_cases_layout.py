@@ -40,6 +40,14 @@ def movement() -> list[Case]:
         case("pad", [i8], pads=(0, 1, 2, 0, 0, 3), mode="constant", value=7.0),
         case("pad", [x], "reflect", pads=(0, 2, 3, 0, 0, 1, 5, 4), mode="reflect", value=0.0),
         case("pad", [normal(3, 4)], "reflect far", pads=(5, 0, 4, 9), mode="reflect", value=0.0),
+        case(
+            "pad",
+            [normal(1, 31, 1)],
+            "one axis",
+            pads=(0, 1, 0, 0, 0, 0),
+            mode="reflect",
+            value=0.0,
+        ),
         case("pad", [x], "edge", pads=(0, 2, 3, 0, 0, 1, 5, 4), mode="edge", value=0.0),
         case("pad", [x], "wrap", pads=(0, 2, 3, 0, 0, 1, 5, 4), mode="wrap", value=0.0),
         case("pad", [normal(3, 4)], "wrap far", pads=(5, 0, 4, 9), mode="wrap", value=0.0),
@@ -135,6 +143,23 @@ def resizes() -> list[Case]:
             tolerance=1e-5,
         )
     )
+    for mode in ("linear", "cubic"):
+        for sizes in ((1, 2, 4, 19), (1, 10, 2, 19), (1, 3, 6, 4)):
+            out.append(
+                case(
+                    "resize",
+                    [x],
+                    f"antialiased {mode} {sizes}",
+                    mode=mode,
+                    sizes=sizes,
+                    scales=tuple(o / i for o, i in zip(sizes, x.shape, strict=True)),
+                    coord="half_pixel",
+                    nearest_mode="floor",
+                    antialias=True,
+                    tolerance=1e-5,
+                    **{**base, "exclude_outside": mode == "cubic"},
+                )
+            )
     u8 = RNG.integers(0, 255, (1, 4, 4, 3)).astype(np.uint8)
     out.append(
         case(

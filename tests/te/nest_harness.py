@@ -24,7 +24,13 @@ from aotgen.schedule.nest import NestTemplate
 from aotgen.target.target import Target
 
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-ffp-contract=off"]
-ISA_FLAGS = {"scalar": [], "avx2": ["-mavx2", "-mfma"], "avx512": ["-march=x86-64-v4"], "neon": []}
+ISA_FLAGS = {
+    "scalar": [],
+    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-march=x86-64-v4"],
+    "neon": [],
+    "neon_armv7": ["-mcpu=cortex-a53", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"],
+}
 MATH = ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "pow"]
 
 MAIN = r"""

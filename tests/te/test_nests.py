@@ -46,9 +46,16 @@ def test_flash_nests_match_numpy(tmp_path: Path) -> None:
     assert [w for w in wrong if w] == []
 
 
-def test_neon_nests_match_numpy(tmp_path: Path) -> None:
-    require_tool("aarch64-linux-gnu-gcc", "qemu-aarch64")
-    build = Build([*reductions(), *norms(), *fused()], Target("neon"))
-    results = run_build(build, tmp_path, "aarch64-linux-gnu-gcc -static", ["-O1"], ["qemu-aarch64"])
+@pytest.mark.parametrize(
+    ("isa", "triple", "emulator"),
+    [
+        ("neon", "aarch64-linux-gnu", "qemu-aarch64"),
+        ("neon_armv7", "arm-linux-gnueabihf", "qemu-arm"),
+    ],
+)
+def test_neon_nests_match_numpy(isa: str, triple: str, emulator: str, tmp_path: Path) -> None:
+    require_tool(f"{triple}-gcc", emulator)
+    build = Build([*reductions(), *norms(), *fused()], Target(isa))  # type: ignore[arg-type]
+    results = run_build(build, tmp_path, f"{triple}-gcc -static", ["-O1"], [emulator])
     wrong = [compare(c, r) for c, r in zip(build.cases, results, strict=True)]
     assert [w for w in wrong if w] == []
