@@ -122,7 +122,7 @@ def compile(
         board: name of a board, path of a board.toml, or a Board.
         output: folder of the project; None is ``<model>_<board>`` in the current folder.
         shapes: shape of an input by its name, where the file leaves it open.
-        dims: greatest value of a symbolic dimension by its name.
+        dims: value of a symbolic dimension by its name.
         opt_level: 0 to 4.
         disabled_passes: names of passes to leave out.
         weights: "asm", "c" or "bin", see ``CompileOptions``.
@@ -195,7 +195,7 @@ def analyze(
     progress("running the passes")
     graph = optimise(graph, chosen)
     progress("planning")
-    return analyze_graph(graph, the_board, target, chosen)
+    return analyze_graph(graph, the_board, target, chosen, _self_contained(Path(model)))
 
 
 def _board_name(board: str | os.PathLike[str]) -> str | Path:

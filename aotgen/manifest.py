@@ -18,6 +18,9 @@ from aotgen.target.target import Isa
 
 MANIFEST = "manifest.json"
 
+FORMAT = 1
+"""Version of manifest.json; ``read_manifest`` refuses another."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -152,7 +155,13 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         UsageError: ``folder`` holds no project of aotgen, or one of another format.
     """
-    return Manifest(folder, read_own_json(folder))
+    data = read_own_json(folder)
+    if data.get("format") != FORMAT:
+        raise UsageError(
+            f"{folder / MANIFEST} has format {data.get('format')!r}, this aotgen reads {FORMAT}",
+            remedy=f"compile the model again, or use aotgen {data['tool'].get('version')}",
+        )
+    return Manifest(folder, data)
 
 
 def read_own_json(folder: Path) -> dict[str, Any]:

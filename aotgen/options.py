@@ -32,7 +32,7 @@ class CompileOptions:
         prefix: of every public symbol; None derives it from the model's file name.
         optimize: what to prefer where speed, RAM and code size disagree.
         shapes: shape of an input by its name, for inputs whose shape the file leaves open.
-        dims: greatest value of a symbolic dimension by its name.
+        dims: value of a symbolic dimension by its name.
     """
 
     opt_level: int = 3

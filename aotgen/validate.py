@@ -1,9 +1,10 @@
 """Compares a built project with the reference interpreter, output by output and layer by layer.
 
 The project carries the model file it was compiled from. Outputs are compared with that model
-interpreted as it was read, before any pass; layers with the same model after the passes of the
-project's own options. A layer's weights are also compared by checksum, since a changed bit of a
-weight may be too small to see in the results.
+interpreted as it was read, before any pass but legalize_f16, which says where a model rounds to
+fp16; layers with the same model after the passes of the project's own options. A layer's weights
+are also compared by checksum, since a changed bit of a weight may be too small to see in the
+results.
 """
 
 from __future__ import annotations
@@ -125,10 +126,12 @@ def validate(
     """See ``Project.validate``."""
     from aotgen.frontend import load
     from aotgen.ir import interpreter
+    from aotgen.passes.legalize_f16 import LegalizeF16
     from aotgen.passes.pipeline import run_passes
 
     info = project.info
     graph = load(project.folder / MODEL_FILE, shapes=info.options.shapes, dims=info.options.dims)
+    LegalizeF16().run(graph)
     ordered = info.checked_inputs(inputs if inputs is not None else random_inputs(info))
     feeds = {t.name: a for t, a in zip(info.inputs, ordered, strict=True)}
     if inputs is None:

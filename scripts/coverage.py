@@ -4,8 +4,9 @@ Compiles, builds and runs every .onnx of a collection (``scripts/model_collectio
 looks like) on a board. The text holds no times, paths or digits that change from machine to
 machine: errors are rounded up.
 
-    python -m scripts.coverage COLLECTION           writes docs/coverage.md
-    python -m scripts.coverage COLLECTION --check   exit code 1 when the file is stale
+    python -m scripts.coverage COLLECTION               writes docs/coverage.md
+    python -m scripts.coverage COLLECTION --check       exit code 1 when the file is stale
+    python -m scripts.coverage COLLECTION --only NAME   one model, without writing
 """
 
 from __future__ import annotations
@@ -247,16 +248,35 @@ def page(rows: Sequence[Row], board: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("collection", type=Path, nargs="?", default=DEFAULT_COLLECTION)
+    parser.add_argument(
+        "collection",
+        type=Path,
+        nargs="?",
+        default=DEFAULT_COLLECTION,
+        help="folder with models.json and what it lists, see scripts/model_collection.py"
+        " (default: ../shared/models beside this checkout)",
+    )
     # Not "host": the sizes on the page must not depend on the computer that writes it.
-    parser.add_argument("--board", default="host-avx2", help="default: host-avx2")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--only", action="append", default=[], help="a model's name; prints alone")
+    parser.add_argument("--board", default="host-avx2", help="to run them on (default: host-avx2)")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 when the page is stale"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="print the result of this model (repeatable) and write nothing",
+    )
     arguments = parser.parse_args()
     if not (arguments.collection / "models.json").is_file():
         parser.error(f"{arguments.collection} has no models.json")
+    models = list(collection(arguments.collection))
+    unknown = set(arguments.only) - {model.name for model in models}
+    if unknown:
+        parser.error(f"the collection has no model {', '.join(sorted(unknown))}")
     rows = []
-    for model in collection(arguments.collection):
+    for model in models:
         if arguments.only and model.name not in arguments.only:
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -241,7 +241,7 @@ def test_analyze_agrees_with_compile(
     assert call(["analyze", str(model_file), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["fits"] is True
-    for key in ("macs", "params", "arena_bytes", "weights_bytes", "flash_bytes", "layers"):
+    for key in ("model", "macs", "params", "arena_bytes", "weights_bytes", "flash_bytes", "layers"):
         assert data[key] == project.manifest[key]
     assert data["macs"] == 2 * 8 * 16 + 2 * 16 * 4
     assert data["params"] == 8 * 16 + 16 + 16 * 4

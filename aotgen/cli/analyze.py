@@ -21,7 +21,7 @@ def analyze(
         [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
     ),
     dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME<=N", help="Value of a symbolic dimension."
+        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
     ),
     opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
     optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),

@@ -18,7 +18,7 @@ def check(
         [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
     ),
     dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME<=N", help="Value of a symbolic dimension."
+        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
     ),
 ) -> None:
     """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""

@@ -51,7 +51,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_dims(texts: Iterable[str]) -> dict[str, int]:
-    """``name<=64`` or ``name=64`` options.
+    """``name=64`` or ``name<=64`` options; both give the dimension that value.
 
     Raises:
         UsageError: one is malformed, or a name is given twice.
@@ -60,7 +60,7 @@ def parse_dims(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         found = re.fullmatch(r"(.+?)<?=(\d+)", text)
         if not found:
-            raise UsageError(f"--dim {text!r} is malformed", remedy="write 'name<=64'")
+            raise UsageError(f"--dim {text!r} is malformed", remedy="write name=64")
         if found[1] in dims:
             raise UsageError(f"--dim {found[1]!r} is given twice")
         dims[found[1]] = _dim(found[2], f"--dim {text!r}")

@@ -22,7 +22,7 @@ def compile_(
         [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
     ),
     dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME<=N", help="Value of a symbolic dimension."
+        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
     ),
     opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
     disable_pass: list[str] = typer.Option(

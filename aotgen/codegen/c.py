@@ -18,7 +18,7 @@ from aotgen.codegen.names import Namer, shorten
 from aotgen.codegen.program import Function, Layer, Operand, Program
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Value
-from aotgen.ir.types import DType
+from aotgen.ir.types import Array, DType
 from aotgen.memory.storage import Placement, Storage
 from aotgen.schedule.base import Kernel
 
@@ -372,10 +372,17 @@ def _contract(kernel: Kernel, placements: Mapping[str, Placement]) -> Iterator[s
                 order = f"NCHW{view.block}c, blocks {view.block_stride} apart, pixels' {order}"
             yield f"{arg.name}: {view.dtype.c} {_dims(view.shape)}, {order}"
         elif arg.const is not None:
-            yield f"{arg.name}: {arg.const.array.dtype.name} [{arg.const.array.size}], packed"
+            yield f"{arg.name}: {_element(arg.const.array)} [{arg.const.array.size}], packed"
         else:
             yield f"{arg.name}: scratch of {arg.scratch_bytes} bytes, aligned to 64"
     yield f"r0, r1: which of the {kernel.rows} units along the output's rows to compute"
+
+
+def _element(array: Array) -> str:
+    """The type of an element; where it is a record of several, its size."""
+    if array.dtype.kind == "V":
+        return f"records of {array.dtype.itemsize} bytes"
+    return str(array.dtype.name)
 
 
 def _dims(shape: tuple[int, ...]) -> str:

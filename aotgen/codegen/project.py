@@ -26,14 +26,12 @@ from aotgen.codegen.program import Layer, Program
 from aotgen.ir.graph import Graph
 from aotgen.ir.interpreter import run_drawn
 from aotgen.ir.types import Array
+from aotgen.manifest import FORMAT
 from aotgen.options import CompileOptions
 from aotgen.passes.pipeline import Observer, runs_plan_step
 from aotgen.schedule.plan import layout_text, plan_graph
 from aotgen.target.board import Board
 from aotgen.target.target import Target
-
-FORMAT = 1
-"""Version of manifest.json; a reader refuses what it does not know."""
 
 TOLERANCE = "1e-4"
 """max|a - b| / max|b| that a float output of the test vectors may differ by."""
@@ -327,7 +325,9 @@ def _layer(program: Program, layer: Layer) -> dict[str, Any]:
     return dict(entry)
 
 
-def analyze(graph: Graph, board: Board, target: Target, options: CompileOptions) -> dict[str, Any]:
+def analyze(
+    graph: Graph, board: Board, target: Target, options: CompileOptions, model: bytes | Path
+) -> dict[str, Any]:
     """The manifest that ``generate`` would write, without rendering a project.
 
     Args:
@@ -335,8 +335,9 @@ def analyze(graph: Graph, board: Board, target: Target, options: CompileOptions)
         board: see ``generate``.
         target: see ``generate``.
         options: see ``generate``.
+        model: see ``generate``.
     """
     prefix = prefix_of(graph, options)
     program = build_program(graph, target, prefix, options)
     printer = Printer(program, prefix, aotgen.__version__, graph.name)
-    return describe(program, printer, board, target, options, b"")
+    return describe(program, printer, board, target, options, model)

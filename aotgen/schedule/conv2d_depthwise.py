@@ -312,15 +312,7 @@ class _Writer:
         }
 
     def _params(self) -> str:
-        parts = ["const float *restrict x", "const float *restrict w"]
-        if self.bias is not None:
-            parts.append("const float *restrict bias")
-        parts += [
-            f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}"
-            for i in self.fused.inputs
-        ]
-        parts.append("float *y" if self.fused.aliased else "float *restrict y")
-        return ", ".join(parts)
+        return ", ".join(self.fused.tile_params(self.bias is not None))
 
     def _store(self, i: int, at: dict[str, int], lanes: int) -> str:
         value = f"acc{i}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from aotgen.schedule.conv_phase import Phase, conv_phase, merge_columns, phases_
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.conv_transpose import phases_of, pixels_are_dense, transposed_reason
 from aotgen.schedule.dense import collapse_reduction, terms
-from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.fused import fused_needs, make_fused
 from aotgen.schedule.packing import F32
 from aotgen.schedule.phase_writer import PhaseWriter
 from aotgen.schedule.tiles import Run, core_model, padded
@@ -97,7 +97,7 @@ class _Dot(Template):
         merged = phases[0].weights.shape[1] != shape.outputs
         if merged and not pixels_are_dense(group, shape, views, fused):
             phases = self.separate(group)
-        fused = _repeated(fused, target.vl)
+        fused = fused.with_channel_constants(partial(_pattern, vl=target.vl))
         size = 1, config.int("ow_tile")
         writer = _Writer(group, shape, phases, target, size, views, fused)
         return writer.kernel(f"dot_{shape.outputs}")
@@ -170,17 +170,8 @@ def tile_sizes(phase: Phase, target: Target) -> tuple[int, ...]:
     return tuple(per_vector * n for n in range(1, vectors + 1))
 
 
-def _repeated(fused: Fused, vl: int) -> Fused:
-    """Per-channel constants of the epilogue for a vector of (pixel, channel)."""
-    loaded = []
-    for i in fused.loaded:
-        if i.kind == "channel" and i.const is not None and i.const.source is not None:
-            i = replace(i, const=_pattern(i.name, i.const.source, vl))
-        loaded.append(i)
-    return replace(fused, loaded=tuple(loaded))
-
-
 def _pattern(role: str, value: Value, vl: int) -> PackedConst:
+    """A constant per channel for a vector of (pixel, channel)."""
     assert value.const is not None
     flat = np.asarray(value.const, np.float32).reshape(-1)
     return PackedConst(role, np.resize(flat, vl), value)

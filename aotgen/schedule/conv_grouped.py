@@ -9,7 +9,7 @@ channel a group) costs what a depthwise convolution does, and n x n channels a g
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from aotgen.schedule.conv_phase import Phase, conv_phase, phases_need
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.conv_transpose import phases_of, transposed_reason
 from aotgen.schedule.dense import terms
-from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.fused import fused_needs, make_fused
 from aotgen.schedule.grouped_tile import (
     Blocks,
     TileKey,
@@ -99,7 +99,8 @@ class _Grouped(Template):
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         shape, phases = self.phases(group)
-        fused = _unpadded(make_fused(group, target, views), target.vl)
+        arrange = partial(_channels, vl=target.vl)
+        fused = make_fused(group, target, views).with_channel_constants(arrange)
         size = config.int("oh_tile"), config.int("ow_tile")
         writer = _Writer(group, shape, phases, target, size, views, fused)
         return writer.kernel(writer.method)
@@ -141,17 +142,8 @@ def _unpackable(shape: ConvShape, target: Target) -> str | None:
     return None
 
 
-def _unpadded(fused: Fused, vl: int) -> Fused:
-    """Per-channel constants in the order of the channels, readable a vector beyond the last."""
-    loaded = []
-    for i in fused.loaded:
-        if i.kind == "channel" and i.const is not None and i.const.source is not None:
-            i = replace(i, const=_channels(i.name, i.const.source, vl))
-        loaded.append(i)
-    return replace(fused, loaded=tuple(loaded))
-
-
 def _channels(role: str, value: Value, vl: int) -> PackedConst:
+    """A constant per channel in the order of the channels, readable a vector beyond the last."""
     assert value.const is not None
     flat = np.asarray(value.const, np.float32).reshape(-1)
     return PackedConst(role, np.concatenate([flat, np.zeros(vl, np.float32)]), value)

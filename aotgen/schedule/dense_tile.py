@@ -64,12 +64,7 @@ class TileWriter:
         return own + [i.name for i in self.fused.inputs] + ["y"]
 
     def tile_params(self) -> str:
-        parts = ["const float *restrict x", "const float *restrict w"]
-        if self.bias:
-            parts.append("const float *restrict bias")
-        for i in self.fused.inputs:
-            parts.append(f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}")
-        parts.append("float *y" if self.fused.aliased else "float *restrict y")
+        parts = self.fused.tile_params(self.bias)
         if self.split is not None:
             parts.append("float *restrict part")
         if self.prefetches:

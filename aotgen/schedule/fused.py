@@ -102,6 +102,29 @@ class Fused:
             text = text.replace("{", "{\n    (void)r0;\n    (void)r1;", 1)
         return text
 
+    def tile_params(self, bias: bool) -> list[str]:
+        """C parameters of a register tile: x, w, the bias, the epilogue's inputs, y."""
+        parts = ["const float *restrict x", "const float *restrict w"]
+        if bias:
+            parts.append("const float *restrict bias")
+        for i in self.inputs:
+            parts.append(f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}")
+        return [*parts, "float *y" if self.aliased else "float *restrict y"]
+
+    def with_channel_constants(self, arrange: Callable[[str, Value], PackedConst]) -> Fused:
+        """The same epilogue with its constants per channel in another order.
+
+        Args:
+            arrange: (role, the graph's constant) -> the constant as the kernel wants it.
+        """
+
+        def arranged(i: FusedInput) -> FusedInput:
+            if i.kind != "channel" or i.const is None or i.const.source is None:
+                return i
+            return replace(i, const=arrange(i.name, i.const.source))
+
+        return replace(self, loaded=tuple(map(arranged, self.loaded)))
+
     def load(self, at: Mapping[str, str], channel: ChannelOffset, lanes: int) -> str:
         """C arguments for ``@KERNEL@_epilogue`` behind the accumulator: ", vload(...)" per input.
 

@@ -128,15 +128,7 @@ class PhaseWriter(ABC):
         return self.axes[1 + axis].get(name, 0) * phase.y_step[axis]
 
     def params(self) -> str:
-        parts = ["const float *restrict x", "const float *restrict w"]
-        if self.bias is not None:
-            parts.append("const float *restrict bias")
-        parts += [
-            f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}"
-            for i in self.fused.inputs
-        ]
-        parts.append("float *y" if self.fused.aliased else "float *restrict y")
-        return ", ".join(parts)
+        return ", ".join(self.fused.tile_params(self.bias is not None))
 
     # The loops around it.
 

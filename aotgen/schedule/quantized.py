@@ -17,6 +17,8 @@ import numpy.typing as npt
 from aotgen.codegen import literals
 from aotgen.ir.graph import Group, Node
 from aotgen.ir.types import DType
+from aotgen.schedule.conv2d_direct import conv_title
+from aotgen.schedule.conv_shape import ConvShape
 from aotgen.target.target import Target
 
 Ints = npt.NDArray[np.int64]
@@ -141,6 +143,8 @@ def modelled_seconds(node: Node, target: Target, per_step: float) -> float:
 
 def title(group: Group) -> str:
     node = group.nodes[0]
+    if node.op == "qconv":
+        return conv_title(ConvShape.of(as_conv(node)), node.op)
     x, y = (str(v.type).split(" ")[0] for v in (node.input(0), node.output))
     return f"{node.op}: {x} to {y}"
 

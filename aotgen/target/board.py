@@ -173,6 +173,8 @@ def _board_file(name: str | Path) -> Path:
         raise UsageError(f"there is no board description at {path}")
     near = difflib.get_close_matches(text, list_boards(), n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else "see `aotgen boards list`"
+    if Path(text, "board.toml").is_file():
+        hint = f"write ./{text} for the folder of that name"
     raise UsageError(f"there is no board {text!r}", remedy=hint)
 
 

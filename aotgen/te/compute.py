@@ -46,7 +46,7 @@ from aotgen.te.index import (
     minimum,
     of_atom,
 )
-from aotgen.te.simplify import choose, elem
+from aotgen.te.simplify import choose, elem, heavy
 
 if TYPE_CHECKING:
     from aotgen.ir.graph import Node, Value
@@ -245,8 +245,6 @@ def keep_row(x: Tensor, outer: Sequence[Index | None]) -> Tensor:
 
 def is_costly(x: Tensor, outer: Sequence[Index | None]) -> bool:
     """Whether an element of ``x`` takes a math function, a division or a root to compute."""
-    from aotgen.te.vectorize import heavy
-
     if x.buffer is not None:
         return False
     found = [of_atom(Axis("j", n)) if i is None else i for n, i in zip(x.shape, outer, strict=True)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from aotgen.te.c_printer import MATH
 from aotgen.te.expr import (
     Call,
     Cast,
@@ -220,3 +221,10 @@ def indices_of(node: Expr) -> tuple[Index, ...]:
     if isinstance(node, Reduce):
         return tuple(i for pair in node.bounds for i in pair)
     return ()
+
+
+def heavy(expr: Expr) -> bool:
+    """Whether an expression calls a math function, so that vectors pay even with strided loads."""
+    return any(
+        isinstance(n, Call) and n.fn in MATH | {"div", "sqrt"} for n in walk(expr, rows=False)
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotgen.ir.types import DType
-from aotgen.te.c_printer import MATH, VECTOR, VECTOR_COMPARE
+from aotgen.te.c_printer import VECTOR, VECTOR_COMPARE
 from aotgen.te.expr import (
     Call,
     Cast,
@@ -21,7 +21,7 @@ from aotgen.te.expr import (
     Select,
 )
 from aotgen.te.index import Axis, Extremum, Index, as_index, atoms_of, of_atom
-from aotgen.te.simplify import walk
+from aotgen.te.simplify import heavy, walk
 from aotgen.te.stage import Nest, Stage, all_indices
 
 MAX_SEGMENTS = 33
@@ -105,13 +105,6 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
     if isinstance(expr, Cast) and expr.dtype in BYTES:
         return axis in expr.free and integer(expr.a)
     return value(expr)
-
-
-def heavy(expr: Expr) -> bool:
-    """Whether an expression calls a math function, so that vectors pay even with strided loads."""
-    return any(
-        isinstance(n, Call) and n.fn in MATH | {"div", "sqrt"} for n in walk(expr, rows=False)
-    )
 
 
 def is_guard(cond: Expr) -> bool:

@@ -53,6 +53,18 @@ def test_inputs_are_no_npz(
     assert not out.exists()
 
 
+def test_project_of_another_format(
+    model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = aotgen.compile(model_file, output=tmp_path / "p")
+    manifest = project.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1,', '"format": 99,'))
+    assert call(["validate", str(project.folder)]) == 2
+    error = capsys.readouterr().err
+    assert "format 99" in error and "compile the model again" in error
+    aotgen.compile(model_file, output=project.folder, force=True)  # replaces it
+
+
 def test_incomplete_project(
     model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

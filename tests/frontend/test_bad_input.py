@@ -431,6 +431,18 @@ def test_integer_types_that_do_not_match() -> None:
     fails(UnsupportedError, proto, "Add", "type")
 
 
+def test_element_types_come_with_what_to_do() -> None:
+    for kind, word, remedy in [
+        (TensorProto.BFLOAT16, "bfloat16", "use float32"),
+        (TensorProto.STRING, "string", "encode strings"),
+    ]:
+        proto = model([node("Identity", "x")], {"x": [2]}, dtypes={"x": kind})
+        fails(UnsupportedError, proto, word, remedy)
+    proto = model([node("DequantizeLinear", "w s")], {}, constants={"s": ramp(1).reshape(())})
+    proto.graph.initializer.append(helper.make_tensor("w", TensorProto.INT4, [2], [1, -1]))
+    fails(UnsupportedError, proto, "int4", "quantize to 8 or 16 bits")
+
+
 def test_sparse_and_sequence() -> None:
     sequence = model([node("SequenceAt", "s i")], {"i": []}, dtypes={"i": TensorProto.INT64})
     sequence.graph.input.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2]))
@@ -445,11 +457,14 @@ def symbolic() -> onnx.ModelProto:
 
 
 def test_unbound_dimensions_are_named_with_the_option_that_binds_them() -> None:
-    message = fails(ShapeError, symbolic(), "'a'", "'batch'", "--shape a=Nx3xNx4", "'b'")
+    message = fails(ShapeError, symbolic(), "'a'", "'batch'", "--shape a=?x3x?x4", "'b'")
     assert "2" in message  # the unnamed dimension, by number
-    fails(ShapeError, symbolic(), "--shape a=1x3xNx4", dims={"batch": 1, "width": 4})
+    fails(ShapeError, symbolic(), "--shape a=1x3x?x4", dims={"batch": 1, "width": 4})
+    assert "--dim batch=? --dim width=? or --shape b=?x1x1x?" in message
     batch = model([node("Relu", "x")], {"x": [None, 3]})
-    fails(ShapeError, batch, "--shape x=Nx3")
+    assert "--dim" not in fails(ShapeError, batch, "--shape x=?x3")
+    spaced = model([node("Relu", "x")], {"x": ["batch size", 3]})
+    fails(ShapeError, spaced, "add --dim 'batch size'=? or --shape x=?x3")
 
 
 def test_binding() -> None:

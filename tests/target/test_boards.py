@@ -126,6 +126,14 @@ def test_bad_board_is_explained(case: str, tmp_path: Path) -> None:
         load_board(_board(tmp_path / "b", text))
 
 
+def test_folder_that_is_named_like_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _board(tmp_path / "camera", 'extends = "rpi4"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"write \./camera"):
+        load_board("camera")
+    assert load_board("./camera").name == "camera"
+
+
 def test_board_that_extends_itself(tmp_path: Path) -> None:
     folder = _board(tmp_path / "b", "")
     (folder / "board.toml").write_text(f'extends = "{folder}/board.toml"\n')

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 import onnx
 
 from aotgen.errors import ModelError, Problem, ShapeError
-from aotgen.frontend.onnx.tensors import MAX_TENSOR_BYTES, element_type, type_name
+from aotgen.frontend.onnx.tensors import MAX_TENSOR_BYTES, element_type, type_name, type_remedy
 from aotgen.ir.types import TensorType
 
 FileDim = int | str | None
@@ -51,10 +52,12 @@ def bind_inputs(
             raise ModelError(f"{label}: graph input {value.name!r} has no type")
         dtype = element_type(value.type.tensor_type.elem_type) if kind == "tensor_type" else None
         if dtype is None:
-            what = type_name(value.type.tensor_type.elem_type) if kind == "tensor_type" else kind
-            problems.append(
-                Problem(value.name, "graph input", f"its type ({what}) is not supported", "")
-            )
+            what, remedy = kind, "give it the parts as tensors"
+            if kind == "tensor_type":
+                number = value.type.tensor_type.elem_type
+                what, remedy = type_name(number), type_remedy(number)
+            reason = f"its type ({what}) is not supported"
+            problems.append(Problem(value.name, "graph input", reason, remedy))
             continue
         shape, missing = _bind(value.name, declared[value.name], shapes.get(value.name), symbols)
         unbound += missing
@@ -150,11 +153,13 @@ def _bind(
     which = ", ".join(
         f"{axis}" + (f" ({d!r})" if (d := (shape or ())[axis]) else "") for axis in missing
     )
-    hint = "x".join("N" if d is None else str(d) for d in bound)
-    plural = "s" if len(missing) > 1 else ""
+    hint = "x".join("?" if d is None else str(d) for d in bound)
+    names = dict.fromkeys((shape or ())[axis] for axis in missing)
+    by_name = "" if None in names else "".join(f"--dim {quote(str(d))}=? " for d in names) + "or "
+    plural, numbers = ("s", "numbers") if len(missing) > 1 else ("", "a number")
     message = (
         f"input {name!r} ({_text(shape or ())}): dimension{plural} {which} must be known; "
-        f"add --shape {name}={hint} with numbers in place of N"
+        f"add {by_name}--shape {name}={hint} with {numbers} in place of ?"
     )
     return tuple(d or 0 for d in bound), [message]
 

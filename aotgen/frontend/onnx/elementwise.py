@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import TensorProto
 
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.registry import converts
-from aotgen.frontend.onnx.tensors import element_type, type_name
+from aotgen.frontend.onnx.tensors import element_type, type_name, type_remedy
 from aotgen.ir.graph import Value
 from aotgen.ir.types import DType
 
@@ -204,6 +203,6 @@ def target_type(n: OnnxNode, elem_type: int) -> DType:
     """The DType of an ONNX element type number, refused when the IR has none."""
     dtype = element_type(elem_type)
     if dtype is None:
-        remedy = "use float32" if elem_type == TensorProto.BFLOAT16 else ""
-        n.refuse(f"element type {type_name(elem_type)} is not supported", remedy)
+        reason = f"element type {type_name(elem_type)} is not supported"
+        n.refuse(reason, type_remedy(elem_type))
     return dtype

@@ -30,6 +30,7 @@ from aotgen.frontend.onnx.tensors import (
     one_line,
     to_array,
     type_name,
+    type_remedy,
 )
 from aotgen.ir.graph import Graph, Node, Value
 from aotgen.ir.types import Array, TensorType
@@ -111,7 +112,8 @@ class Importer:
         dtype = element_type(tensor.data_type)
         if dtype is None:
             reason = f"element type {type_name(tensor.data_type)} is not supported"
-            self._unsupported(tensor.name, "initializer", reason)
+            remedy = type_remedy(tensor.data_type)
+            self._unsupported(tensor.name, "initializer", reason, remedy)
             return
         array = to_array(tensor, self._file.folder)
         value = Value("", TensorType(dtype, tuple(array.shape)), const=array)
@@ -288,7 +290,8 @@ class Importer:
     def array(self, tensor: onnx.TensorProto) -> Array:
         """The values of an attribute's tensor."""
         if element_type(tensor.data_type) is None:
-            raise Refused(f"element type {type_name(tensor.data_type)} is not supported")
+            reason = f"element type {type_name(tensor.data_type)} is not supported"
+            raise Refused(reason, type_remedy(tensor.data_type))
         return to_array(tensor, self._file.folder)
 
     def constant(self, array: Array, base: str) -> Value:

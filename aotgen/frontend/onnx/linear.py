@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,8 @@ from aotgen.frontend.onnx.windows import window
 from aotgen.ir.graph import Value
 
 
-@converts("Conv")
-def conv(n: OnnxNode) -> Value:
-    """X [N, C, *S], W [O, C/g, *K], B [O] -> Y [N, O, *T]."""
-    x, weight = n.x(0), n.x(1)
-    n.need_float(x)
+def conv_attributes(n: OnnxNode, x: Value, weight: Value) -> dict[str, Any]:
+    """The IR's attributes of a convolution of X [N, C, *S] by W [O, C/g, *K], checked."""
     if len(x.shape) < 3 or len(weight.shape) != len(x.shape):
         n.refuse(
             f"an input of rank {len(x.shape)} and a weight of rank {len(weight.shape)} do not fit"
@@ -33,15 +31,17 @@ def conv(n: OnnxNode) -> Value:
     if tuple(kernel) != weight.shape[2:]:
         n.refuse(f"kernel_shape {list(kernel)} differs from the weight's {list(weight.shape[2:])}")
     w = window(n, x.shape[2:], weight.shape[2:])
-    y = n.add(
-        "conv",
-        [n.to_channels_last(x), n.to_channels_last(weight), n.optional(2)],
-        strides=w.strides,
-        pads=w.pads,
-        dilations=w.dilations,
-        groups=groups,
-    )
-    return n.to_channels_first(y)
+    return {"strides": w.strides, "pads": w.pads, "dilations": w.dilations, "groups": groups}
+
+
+@converts("Conv")
+def conv(n: OnnxNode) -> Value:
+    """X [N, C, *S], W [O, C/g, *K], B [O] -> Y [N, O, *T]."""
+    x, weight = n.x(0), n.x(1)
+    n.need_float(x)
+    attributes = conv_attributes(n, x, weight)
+    inputs = [n.to_channels_last(x), n.to_channels_last(weight), n.optional(2)]
+    return n.to_channels_first(n.add("conv", inputs, **attributes))
 
 
 @converts("ConvTranspose")

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import numpy as np
 
 from aotgen.frontend.onnx.elementwise import target_type
+from aotgen.frontend.onnx.linear import conv_attributes
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.pool import average_pool
 from aotgen.frontend.onnx.registry import converts
-from aotgen.frontend.onnx.windows import window
 from aotgen.ir.graph import Value
 from aotgen.ir.types import Array, DType, Quant, Requant
 from aotgen.ops.quantized import QUANTIZED
@@ -202,29 +202,11 @@ def _requant(
     return Requant("onnx", (), (), factors, y.zero_point[0], lo, hi), y
 
 
-def _conv_attrs(n: OnnxNode, x: Value, weight: Value) -> dict[str, object]:
-    """Attributes of an integer convolution, checked as Conv's are."""
-    if len(x.shape) < 3 or len(weight.shape) != len(x.shape):
-        n.refuse(
-            f"an input of rank {len(x.shape)} and a weight of rank {len(weight.shape)} do not fit"
-        )
-    groups = n.get_int("group", 1)
-    if groups < 1 or weight.shape[1] * groups != x.shape[1] or weight.shape[0] % groups:
-        n.refuse(
-            f"{x.shape[1]} channels, weight {list(weight.shape)} and group {groups} do not fit"
-        )
-    kernel = n.get_ints("kernel_shape") or weight.shape[2:]
-    if tuple(kernel) != weight.shape[2:]:
-        n.refuse(f"kernel_shape {list(kernel)} differs from the weight's {list(weight.shape[2:])}")
-    w = window(n, x.shape[2:], weight.shape[2:])
-    return {"strides": w.strides, "pads": w.pads, "dilations": w.dilations, "groups": groups}
-
-
 @converts("ConvInteger", since=10)
 def conv_integer(n: OnnxNode) -> Value:
     """The int32 sums of (x - x_zero) * (w - w_zero)."""
     x, weight = n.x(0), n.x(1)
-    attrs = _conv_attrs(n, x, weight)
+    attrs = conv_attributes(n, x, weight)
     inputs = [n.to_channels_last(x), n.to_channels_last(weight), None]
     zeros = [_zero_value(n, 2, x), _zero_value(n, 3, weight)]
     y = n.add("qconv", [*inputs, *zeros], dtype=DType.I32, requant=None, quant=None, **attrs)
@@ -247,7 +229,7 @@ def _qlinear_conv(n: OnnxNode, channels_last: bool) -> Value:
     x, weight, dtype = n.x(0), n.x(3), n.x(7).dtype
     if channels_last:
         x = n.to_channels_first(x)
-    attrs = _conv_attrs(n, x, weight)
+    attrs = conv_attributes(n, x, weight)
     requant, y = _requant(_quant(n, 1, 2), _scale(n, 4), _quant(n, 6, 7), dtype)
     if len(requant.scale) not in (1, weight.shape[0]):
         n.refuse(f"{len(requant.scale)} weight scales for {weight.shape[0]} output channels")

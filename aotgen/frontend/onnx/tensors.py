@@ -53,6 +53,20 @@ def type_name(elem_type: int) -> str:
         return f"number {elem_type}"
 
 
+def type_remedy(elem_type: int) -> str:
+    """What to do about an element type that the IR has none for; empty for a number that is no type
+    of ONNX.
+    """
+    name = type_name(elem_type)
+    if name == "string":
+        return "encode strings as numbers before the model"
+    if name.startswith(("int", "uint")):
+        return "quantize to 8 or 16 bits"
+    if name.startswith(("bfloat", "float")):
+        return "use float32 or float16"
+    return ""
+
+
 def element_type(elem_type: int) -> DType | None:
     """The DType of an ONNX element type; None when the IR has none (strings, bfloat16, ...)."""
     return ONNX_DTYPES.get(elem_type)
