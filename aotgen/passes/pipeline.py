@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import numpy as np
+
 from aotgen.errors import UsageError
 from aotgen.ir.graph import Graph
 from aotgen.ir.printer import print_graph
@@ -108,7 +110,9 @@ def run_passes(
 
     def run(step: Pass) -> bool:
         before = print_graph(graph) if on_pass else ""
-        modified = step.run(graph)
+        # Infinities and NaN in a model's constants are the model's affair, not numpy's to warn of.
+        with np.errstate(all="ignore"):
+            modified = step.run(graph)
         if verify:
             verify_graph(graph)
         if modified and on_pass:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from passes.builders import Net, RandomNet, check_equal, feeds, ops
 
@@ -87,6 +88,17 @@ def test_levels_switch_passes_on() -> None:
         "combine_parallel_batch_matmul": 4,
         "fast_math": 4,
     }
+
+
+@pytest.mark.filterwarnings("error")
+def test_absurd_constants_are_no_reason_to_warn() -> None:
+    net = Net()
+    x = net.input(1, 4, 5, 5)
+    scale, var = (net.graph.constant(np.full(4, v, np.float32), "c") for v in (3e38, -1.0))
+    y = net.op("batch_norm", net.conv(x, 4), scale, scale, scale, var, eps=1e-5, axis=1)
+    graph = run_passes(net.output(net.op("mul", y, net.number(3e38))))
+    (got,) = interpreter.run(graph, feeds(graph)).values()
+    assert np.isnan(got).all()
 
 
 def test_on_pass_shows_what_changed() -> None:
