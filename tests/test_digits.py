@@ -62,7 +62,7 @@ def test_training_gradients_agree_with_finite_differences() -> None:
 
 
 def test_exported_network_computes_what_was_trained() -> None:
-    pytest.importorskip("sklearn")
+    require_module("sklearn")
     import train
 
     rng = np.random.default_rng(1)

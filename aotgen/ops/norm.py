@@ -43,6 +43,9 @@ from aotgen.te.compute import (
 from aotgen.te.expr import Expr, call, const, select
 from aotgen.te.index import Index, as_index, floordiv, maximum, minimum
 
+ROW_OPS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"})
+"""What a row epilogue (``aotgen.te.epilogue``) can run in place on finished rows."""
+
 
 def _plain(node: Node, x: TensorType) -> list[TensorType]:
     return [x.with_dtype(x.dtype)]

@@ -45,7 +45,7 @@ def _same_type(match: Match, name: str = "x") -> str | None:
     return None
 
 
-def _array(match: Match, name: str) -> Floats:
+def constant_array(match: Match, name: str) -> Floats:
     """The constant bound to ``name``, in float64."""
     array = match[name].const
     assert array is not None
@@ -55,7 +55,7 @@ def _array(match: Match, name: str) -> Floats:
 def _sub_to_add(rw: Rewriter, match: Match) -> str | None:
     if not is_f32(match["c"]):
         return "not in f32"
-    c = constant_like(rw.graph, -_array(match, "c"), match["c"].name)
+    c = constant_like(rw.graph, -constant_array(match, "c"), match["c"].name)
     rw.replace(match.root, "add", [match["x"], c], {})
     return None
 
@@ -64,7 +64,7 @@ def _div_to_mul(rw: Rewriter, match: Match) -> str | None:
     if not is_f32(match["c"]):
         return "not in f32"
     with np.errstate(all="ignore"):
-        reciprocal = 1.0 / _array(match, "c")
+        reciprocal = 1.0 / constant_array(match, "c")
     size = np.abs(reciprocal)
     if not np.all((size >= _SMALLEST) & (size <= _LARGEST)):
         return "a reciprocal overflows or is subnormal"
@@ -89,7 +89,7 @@ def _merge_constants(rw: Rewriter, match: Match) -> str | None:
     node = match.root
     if not is_f32(match["x"], match["c"], match["d"]) or match["x"].is_const:
         return "not in f32"
-    c, d = _array(match, "c"), _array(match, "d")
+    c, d = constant_array(match, "c"), constant_array(match, "d")
     with np.errstate(all="ignore"):
         merged = c + d if node.op == "add" else c * d
     if merged.size > max(c.size, d.size):
@@ -218,7 +218,7 @@ def _norm_affine(rw: Rewriter, match: Match) -> str | None:
     if scale.const is None or (bias is not None and bias.const is None):
         return "a parameter is not a constant"
     span = norm.output.shape[norm.attrs["axis"] :]
-    c = _array(match, "c")
+    c = constant_array(match, "c")
     c = c.reshape(tuple(n for i, n in enumerate(c.shape) if n != 1 or c.ndim - i <= len(span)))
     if c.ndim > len(span):
         return "differs from row to row"

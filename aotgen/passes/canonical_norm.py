@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from aotgen.ir.graph import Node
-from aotgen.passes.canonical_math import Floats, channel_vector
+from aotgen.passes.canonical_math import channel_vector, constant_array
 from aotgen.passes.pattern import Const, Match, Op, Rule, Var
 from aotgen.passes.rewrite import Rewriter, constant_like, is_f32
 
@@ -39,7 +39,7 @@ def _group_norm(rw: Rewriter, match: Match) -> str | None:
     parameters = [
         constant_like(rw.graph, np.repeat(array, channels // groups), f"{norm.name}.{name}")
         for name in ("scale", "bias")
-        for array in [_const(match, name)]
+        for array in [constant_array(match, name)]
     ]
     source = rw.insert_before(
         node, "transpose", [x], perm=(0, *range(2, last + 1), 1), origin=split.origin
@@ -78,12 +78,6 @@ def _grouped(match: Match, groups: int, rest: int) -> tuple[int, int]:
     return (groups, rest) if _swaps(match) else (rest, groups)
 
 
-def _const(match: Match, name: str) -> Floats:
-    array = match[name].const
-    assert array is not None
-    return array.astype(np.float64)
-
-
 def _affine(rw: Rewriter, match: Match) -> str | None:
     """A constant per channel behind the norm is its scale or its bias."""
     node, norm = match.root, match.node("norm")
@@ -92,7 +86,7 @@ def _affine(rw: Rewriter, match: Match) -> str | None:
     factor = channel_vector(match["c"], norm.output.shape[-1])
     if factor is None:
         return "not one number per channel"
-    scale, bias = _const(match, "scale"), _const(match, "bias")
+    scale, bias = constant_array(match, "scale"), constant_array(match, "bias")
     if node.op == "mul":
         scale, bias = scale * factor, bias * factor
     else:

@@ -20,13 +20,11 @@ import numpy as np
 
 from aotgen.ir.graph import Graph, Node, Value
 from aotgen.ir.types import Array
+from aotgen.ops.norm import ROW_OPS
 from aotgen.ops.registry import OpPattern, op_def
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import broadcasts
 from aotgen.passes.rewrite import Rewriter, is_plain_node, merged_origin
-
-ROW_OPS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"})
-"""What a matmul's kernel can run on its finished rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,7 @@ class CombineParallel(Pass):
             if branch is not None:
                 chain = tuple((n.op, _attributes(n)) for n in branch.chain)
                 found.setdefault((id(node.input(0)), key, chain), []).append(branch)
-        for branches in found.values():
+        for branches in (b for b in found.values() if len(b) > 1):
             for independent in _independent(rw, branches):
                 if len(independent) > 1:
                     self.combine(rw, independent)

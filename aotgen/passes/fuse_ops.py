@@ -18,14 +18,11 @@ from __future__ import annotations
 from aotgen.ir.graph import Graph, Group, Node, Value
 from aotgen.ir.types import DType, Shape
 from aotgen.memory.relations import is_view_op
+from aotgen.ops.norm import ROW_OPS
 from aotgen.ops.registry import OpPattern, op_def
 from aotgen.passes.base import Pass
 from aotgen.passes.layout import broadcasts
 from aotgen.passes.rewrite import is_movable_node, is_plain
-
-_ROW_OPS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"})
-"""What te can run in place on finished rows."""
-
 
 MAX_OPS = 256
 """About the most ops of a Group: te's expressions are as deep as its chains are long."""
@@ -218,6 +215,6 @@ def _reads_once(node: Node) -> bool:
 
 def _is_row_op(value: Value, user: Node) -> bool:
     """A softmax or norm over the last axis of ``value``, with constant parameters."""
-    if user.op not in _ROW_OPS or user.output.type != value.type or user.input(0) is not value:
+    if user.op not in ROW_OPS or user.output.type != value.type or user.input(0) is not value:
         return False
     return user.attrs["axis"] == value.type.rank - 1 and all(v.is_const for v in user.args[1:])

@@ -267,8 +267,7 @@ class _Writer:
         return args
 
     def names(self) -> list[str]:
-        own = ["x", "w"] + (["bias"] if self.bias is not None else [])
-        return own + [i.name for i in self.fused.inputs] + ["y"]
+        return self.fused.tile_operands(self.bias is not None)
 
     def tile(self, rows: int, cols: int) -> dict[str, Any]:
         window, xs = self.window, self.xs
@@ -315,16 +314,10 @@ class _Writer:
         return ", ".join(self.fused.tile_params(self.bias is not None))
 
     def _store(self, i: int, at: dict[str, int], lanes: int) -> str:
-        value = f"acc{i}"
-        if self.fused.function:
-            names = [*(e.name for e in self.fused.inputs), "y"]
-            pointers = {name: terms(name, offset=at[name]) for name in names}
-            value = f"@KERNEL@_epilogue({value}{self.fused.load(pointers, self._channel, lanes)})"
+        pointers = {name: terms(name, offset=offset) for name, offset in at.items()}
         channel = self._channel(self.steps["y"])
-        pointer = terms("y" if channel == "0" else f"y + {channel}", offset=at["y"])
-        return (
-            f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
-        )
+        y = terms("y" if channel == "0" else f"y + {channel}", offset=at["y"])
+        return self.fused.store(f"acc{i}", y, pointers, self._channel, lanes)
 
     def _channel(self, step: int) -> str:
         """C offset of the tile's channels in an operand with this channel step."""

@@ -120,8 +120,7 @@ class ConvDot(_Dot):
         return shape, [conv_phase(group.nodes[0], shape)]
 
     def separate(self, group: Group) -> list[Phase]:
-        node = group.nodes[0]
-        return [conv_phase(node, ConvShape.of(node))]
+        return [conv_phase(group.nodes[0], ConvShape.of(group.nodes[0]))]
 
 
 class ConvTransposeDot(_Dot):
@@ -288,8 +287,4 @@ class _Writer(PhaseWriter):
 
     def _store(self, phase: Phase, value: str, pixel: int, lanes: int) -> str:
         at = {n: terms(n, offset=pixel * self.strides(phase, 2, n)) for n in self.names()}
-        if self.fused.function:
-            value = f"@KERNEL@_epilogue({value}{self.fused.load(at, lambda step: '0', lanes)})"
-        if lanes:
-            return f"vstore_n({at['y']}, {value}, {lanes});"
-        return f"vstore({at['y']}, {value});"
+        return self.fused.store(value, at["y"], at, lambda step: "0", lanes)

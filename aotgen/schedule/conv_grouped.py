@@ -249,13 +249,6 @@ class _Writer(PhaseWriter):
         }
 
     def _store(self, i: int, at: dict[str, int], lanes: int) -> str:
-        value = f"acc{i}"
-        if self.fused.function:
-            names = [*(e.name for e in self.fused.inputs), "y"]
-            pointers = {name: terms(name, offset=at[name]) for name in names}
-            loads = self.fused.load(pointers, lambda step: "c", lanes)
-            value = f"@KERNEL@_epilogue({value}{loads})"
-        pointer = terms("y + c", offset=at["y"])
-        return (
-            f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
-        )
+        pointers = {name: terms(name, offset=offset) for name, offset in at.items()}
+        y = terms("y + c", offset=at["y"])
+        return self.fused.store(f"acc{i}", y, pointers, lambda step: "c", lanes)

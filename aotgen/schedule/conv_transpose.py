@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotgen.codegen.environment import render
-from aotgen.ir.graph import Group
+from aotgen.ir.graph import Group, Value
 from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, PackedConst, Views
 from aotgen.schedule.blocking import (
     Problem,
@@ -179,14 +179,13 @@ def pixels_are_dense(group: Group, shape: ConvShape, views: Views, fused: Fused)
 
 def _widened(fused: Fused, times: int, channels: int, target: Target) -> Fused:
     """Per-channel constants of the epilogue repeated for every phase of a row."""
-    loaded = []
-    for i in fused.loaded:
-        if i.kind == "channel" and i.const is not None:
-            repeated = np.tile(i.const.array[:channels], times)
-            wide = pad_channels(repeated, 1, times * channels, target.vl)
-            i = replace(i, const=PackedConst(i.name, wide, i.const.source))
-        loaded.append(i)
-    return replace(fused, loaded=tuple(loaded))
+
+    def repeated(role: str, value: Value) -> PackedConst:
+        assert value.const is not None
+        array = np.tile(value.const.reshape(-1), times)
+        return PackedConst(role, pad_channels(array, 1, times * channels, target.vl), value)
+
+    return fused.with_channel_constants(repeated)
 
 
 class _Writer:
@@ -250,10 +249,9 @@ class _Writer:
             channels=channels,
         )
 
-    def args(self) -> list[Arg]:
-        """x, w, bias, the epilogue's inputs, y and scratch."""
+    def args(self, packed: Sequence[np.ndarray]) -> list[Arg]:
+        """x, w (``packed`` by phase), bias, the epilogue's inputs, y and scratch."""
         node = self.group.nodes[0]
-        packed = [self._packed(p) for p in self.phases]
         w = PackedConst("w", np.concatenate(packed), node.input(1))
         args = [
             Arg("x", "const float *", value=node.input(0)),
@@ -278,7 +276,8 @@ class _Writer:
         return pack_panels(flat, self.writer(phase).panels, self.target.vl)
 
     def kernel(self) -> Kernel:
-        args = self.args()
+        packed = [self._packed(p) for p in self.phases]
+        args = self.args(packed)
         found = {self.writer(p): p for p in self.phases}
         functions = []
         for number, writer in enumerate(self.writers.values()):
@@ -295,7 +294,7 @@ class _Writer:
             "kernels/conv_transpose.c.j2",
             epilogue=self.fused.function,
             functions=functions,
-            calls=self._calls(args),
+            calls=self._calls(args, [w.size for w in packed]),
             title=conv_title(self.shape, "conv_transpose"),
             params=kernel_params(args, self.fused),
         )
@@ -306,9 +305,8 @@ class _Writer:
     def _rows(self, phase: Phase) -> int:
         return sum(r.count for r in self.writer(phase).rows)
 
-    def _calls(self, args: Sequence[Arg]) -> list[dict[str, str]]:
+    def _calls(self, args: Sequence[Arg], sizes: Sequence[int]) -> list[dict[str, str]]:
         numbers = {key: n for n, key in enumerate(self.writers)}
-        sizes = [self._packed(p).size for p in self.phases]
         rows = [self._rows(p) for p in self.phases]
         given = phase_calls(self.phases, args, self.fused, self.xs, self.axes, sizes, rows)
         return [

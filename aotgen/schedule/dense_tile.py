@@ -60,8 +60,7 @@ class TileWriter:
 
     def names(self) -> list[str]:
         """Operands a tile gets pointers to, in order."""
-        own = ["x", "w"] + (["bias"] if self.bias else [])
-        return own + [i.name for i in self.fused.inputs] + ["y"]
+        return self.fused.tile_operands(self.bias)
 
     def tile_params(self) -> str:
         parts = self.fused.tile_params(self.bias)
@@ -178,17 +177,10 @@ class TileWriter:
         return what + (f", the last one of {tile.panels.lanes}" if tile.panels.lanes else "")
 
     def _store(self, i: int, n: int, at: Mapping[str, int], lanes: int) -> str:
-        value = f"acc{i}_{n}"
-        if self.fused.function:
-            names = [*(e.name for e in self.fused.inputs), "y"]
-            pointers = {name: terms(name, offset=at[name]) for name in names}
-            loads = self.fused.load(pointers, constant_channel(n * self.vl), lanes)
-            value = f"@KERNEL@_epilogue({value}{loads})"
-        channel = n * self.vl * self.dense.channel_step("y")
-        pointer = terms("y", offset=at["y"] + channel)
-        return (
-            f"vstore_n({pointer}, {value}, {lanes});" if lanes else f"vstore({pointer}, {value});"
-        )
+        pointers = {name: terms(name, offset=offset) for name, offset in at.items()}
+        channel = n * self.vl
+        y = terms("y", offset=at["y"] + channel * self.dense.channel_step("y"))
+        return self.fused.store(f"acc{i}_{n}", y, pointers, constant_channel(channel), lanes)
 
     def _spilled(self, tile: Tile, masked: Mapping[int, int]) -> dict[str, Any]:
         """The epilogue of one pixel, for the loop over sums in memory."""

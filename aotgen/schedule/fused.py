@@ -111,6 +111,25 @@ class Fused:
             parts.append(f"const float *{'' if i.kind == 'pixel' else 'restrict '}{i.name}")
         return [*parts, "float *y" if self.aliased else "float *restrict y"]
 
+    def tile_operands(self, bias: bool) -> list[str]:
+        """Names of the pointers among ``tile_params``, in order."""
+        return ["x", "w", *(["bias"] if bias else []), *(i.name for i in self.inputs), "y"]
+
+    def store(
+        self,
+        value: str,
+        y: str,
+        at: Mapping[str, str],
+        channel: ChannelOffset,
+        lanes: int,
+    ) -> str:
+        """The C statement that runs the epilogue on vector ``value`` and stores it at pointer
+        ``y``; the other arguments are those of ``load``.
+        """
+        if self.function:
+            value = f"@KERNEL@_epilogue({value}{self.load(at, channel, lanes)})"
+        return f"vstore_n({y}, {value}, {lanes});" if lanes else f"vstore({y}, {value});"
+
     def with_channel_constants(self, arrange: Callable[[str, Value], PackedConst]) -> Fused:
         """The same epilogue with its constants per channel in another order.
 

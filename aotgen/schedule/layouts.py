@@ -56,15 +56,11 @@ def layout_choices(group: Group, target: Target) -> list[tuple[Layout, Layout]]:
     assert anchor is not None
     x, y = anchor.input(0), group.output
     like_y = [v for n in group.epilogue for v in n.args if v.shape == y.shape and v.is_const]
-    read = ["strided", "nchwc"] if can_block(x, target) else ["strided"]
+    both: list[Layout] = ["strided", "nchwc"]
+    read = both if can_block(x, target) else both[:1]
     plain = y.shape == anchor.output.shape and len(group.outputs) == 1 and not like_y
-    written = ["strided", "nchwc"] if plain and can_block(y, target) else ["strided"]
-    found: list[tuple[Layout, Layout]] = []
-    for a in read:
-        for b in written:
-            if (a, b) != ("strided", "strided"):
-                found.append((_layout(a), _layout(b)))
-    return found
+    written = both if plain and can_block(y, target) else both[:1]
+    return [(a, b) for a in read for b in written if (a, b) != ("strided", "strided")]
 
 
 def planewise_layouts(group: Group, target: Target) -> list[tuple[Layout, Layout]]:
@@ -72,10 +68,6 @@ def planewise_layouts(group: Group, target: Target) -> list[tuple[Layout, Layout
     blocks: writing blocks while reading whole pixels gains nothing.
     """
     return [pair for pair in layout_choices(group, target) if pair[0] == "nchwc"]
-
-
-def _layout(name: str) -> Layout:
-    return "nchwc" if name == "nchwc" else "strided"
 
 
 def in_layout(need: Need, layout: Layout, target: Target) -> Need:

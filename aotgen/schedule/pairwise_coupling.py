@@ -5,29 +5,16 @@ from __future__ import annotations
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group
 from aotgen.ops.coupling import LIMIT, ROUNDS, TOLERANCE
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Template, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Views
 from aotgen.schedule.operands import operand, operand_view, times
+from aotgen.schedule.single_op import SingleOp
 from aotgen.target.target import Target
 
 
-class PairwiseCoupling(Template):
+class PairwiseCoupling(SingleOp):
     """Class probabilities from pairwise ones."""
 
     name = "pairwise_coupling"
-
-    def applies(self, group: Group, target: Target) -> str | None:
-        node = group.nodes[0]
-        if node.op != "pairwise_coupling" or len(group.nodes) > 1:
-            return "needs a pairwise_coupling alone"
-        if target.device != "cpu":
-            return "needs a CPU"
-        return "a tensor has no elements" if 0 in node.output.shape else None
-
-    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return ()
-
-    def default(self, group: Group, target: Target) -> Config:
-        return Config()
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
         """Some five rounds of two passes over the matrix."""

@@ -66,7 +66,8 @@ class PhaseWriter(ABC):
 
     def kernel(self, method: str) -> Kernel:
         """Render the kernel; ``method`` ends its C name."""
-        args = self.args()
+        weights = [self.packed(p) for p in self.phases]
+        args = self.args(np.concatenate(weights))
         functions: dict[tuple[Any, ...], dict[str, Any]] = {}
         for phase in self.phases:
             if phase.geometry not in functions:
@@ -76,7 +77,7 @@ class PhaseWriter(ABC):
         op = self.group.nodes[0].op
         title = conv_title(self.shape, op)
         single = len(self.phases) == 1
-        sizes = [self.packed(p).size for p in self.phases]
+        sizes = [w.size for w in weights]
         given = phase_calls(self.phases, args, self.fused, self.xs, self.axes, sizes, rows)
         calls = [
             {"name": functions[p.geometry]["name"], "args": text}
@@ -97,10 +98,9 @@ class PhaseWriter(ABC):
         )
         return Kernel(f"{op}_f32_{method}", text, tuple(args), max(rows), self.fused.math)
 
-    def args(self) -> list[Arg]:
-        """x, w, bias, the epilogue's inputs and y."""
+    def args(self, packed: F32) -> list[Arg]:
+        """x, w (all phases' weights), bias, the epilogue's inputs and y."""
         node = self.group.nodes[0]
-        packed = np.concatenate([self.packed(p) for p in self.phases])
         args = [
             Arg("x", "const float *", value=node.input(0)),
             Arg("w", "const float *", const=PackedConst("w", packed, node.input(1))),
@@ -112,8 +112,7 @@ class PhaseWriter(ABC):
         return args
 
     def names(self) -> list[str]:
-        own = ["x", "w"] + (["bias"] if self.bias is not None else [])
-        return own + [i.name for i in self.fused.inputs] + ["y"]
+        return self.fused.tile_operands(self.bias is not None)
 
     def runs(self, phase: Phase) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
         return (

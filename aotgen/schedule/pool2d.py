@@ -183,10 +183,7 @@ class Pool2d(Template):
                 i: terms(i, offset=output * strides[i][2]) for i in [*inputs, "y"] if i in strides
             }
             at = pointers["y"] if outside else f"{pointers['y']} + {channel(steps['y'])}"
-            if fused.function:
-                loads = fused.load(pointers, channel, lanes)
-                value = f"@KERNEL@_epilogue({value}{loads})"
-            return f"vstore_n({at}, {value}, {lanes});" if lanes else f"vstore({at}, {value});"
+            return fused.store(value, at, pointers, channel, lanes)
 
         pointers = ["const float *x", *(f"const float *{i}" for i in inputs), "float *y"]
         extents = ["int32_t kh", "int32_t kw", *([] if is_max else ["float count"])]

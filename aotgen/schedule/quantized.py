@@ -17,6 +17,7 @@ import numpy.typing as npt
 from aotgen.codegen import literals
 from aotgen.ir.graph import Group, Node
 from aotgen.ir.types import DType
+from aotgen.schedule.base import Arg, PackedConst
 from aotgen.schedule.conv2d_direct import conv_title
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.target.target import Target
@@ -154,10 +155,16 @@ def as_conv(node: Node) -> Node:
     return Node("conv", node.inputs, node.outputs, node.attrs, node.name, node.origin)
 
 
-def padded_channels(
-    array: npt.NDArray[Any], groups: int, outputs: int, wide: int
-) -> npt.NDArray[Any]:
-    """[groups * outputs] with every group padded to ``wide``, flat."""
-    made = np.zeros((groups, wide), array.dtype)
-    made[:, :outputs] = array.reshape(groups, outputs)
-    return made.reshape(-1)
+def channel_args(node: Node, operands: Operands, groups: int, wide: int) -> list[Arg]:
+    """bias, share and scale as far as they exist, every group padded to ``wide`` channels."""
+    args = []
+    for role, ctype, array in (
+        ("bias", "int32_t", operands.bias),
+        ("share", "int32_t", operands.share),
+        ("scale", "float", channel_scales(node)),
+    ):
+        if array is not None:
+            made = np.zeros((groups, wide), array.dtype)
+            made[:, : array.size // groups] = array.reshape(groups, -1)
+            args.append(Arg(role, f"const {ctype} *", const=PackedConst(role, made.reshape(-1))))
+    return args

@@ -19,10 +19,10 @@ from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.intrinsics import Intrinsic
 from aotgen.schedule.quantized import (
     as_conv,
+    channel_args,
     channel_scales,
     modelled_seconds,
     operands_of,
-    padded_channels,
     requant_text,
     title,
     why_not,
@@ -122,22 +122,13 @@ class QuantizedDense(Template):
         context["rest"] = {"start": full * vl, "vectors": rest, "lanes": last} if rest else None
         widths = sorted({vectors} if full else set()) + ([rest] if rest else [])
         weights = _pack(operands.weights, groups, outputs, vectors, vl)
-        consts: list[tuple[str, str, npt.NDArray[Any] | None]] = [
-            ("bias", "int32_t", operands.bias),
-            ("share", "int32_t", operands.share),
-            ("scale", "float", channel_scales(node)),
-        ]
         args = [Arg("x", f"const {x.dtype.c} *", value=node.input(0))]
         if runtime is not None:
             args.append(Arg("x_zero", f"const {runtime.dtype.c} *", value=runtime))
         source = node.input(1)
         args.append(Arg("w", "const int8_t *", const=PackedConst("w", weights, source)))
-        present = []
-        for role, ctype, array in consts:
-            if array is not None:
-                wider = padded_channels(array, groups, outputs, wide)
-                args.append(Arg(role, f"const {ctype} *", const=PackedConst(role, wider)))
-                present.append((role, ctype))
+        present = channel_args(node, operands, groups, wide)
+        args += present
         block = int(context["block"])
         args.append(Arg("a", "int16_t *", scratch_bytes=block * depth * 2))
         if operands.share is not None:
@@ -145,12 +136,12 @@ class QuantizedDense(Template):
         args.append(Arg("y", f"{y.dtype.c} *", value=group.output, is_output=True))
         if groups > 1:
             steps = {"x": node.input(0).shape[-1] // groups, "w": wide * depth, "y": outputs}
-            steps.update({role: wide for role, _ in present})
+            steps.update({a.name: wide for a in present})
             _loop_groups(context, groups, steps)
         moved = set(context["moved"])
         names = {a.name: f"{a.name}_" if a.name in moved else a.name for a in args}
         parameters = [f"{a.ctype}restrict {names[a.name]}" for a in args]
-        tile_params = "".join(f", const {ctype} *{role}" for role, ctype in present)
+        tile_params = "".join(f", {a.ctype}{a.name}" for a in present)
         if operands.share is not None:
             tile_params += ", const int32_t *sums"
         text = render(
@@ -159,7 +150,7 @@ class QuantizedDense(Template):
             title=title(group),
             params=", ".join([*parameters, "int32_t r0", "int32_t r1"]),
             tile_params=tile_params,
-            per_channel=[role for role, _ in present],
+            per_channel=[a.name for a in present],
             bias=operands.bias is not None,
             share=operands.share is not None,
             scale=channel_scales(node) is not None,

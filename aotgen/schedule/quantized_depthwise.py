@@ -11,11 +11,11 @@ from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, PackedConst, T
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.quantized import (
     as_conv,
+    channel_args,
     channel_scales,
     known_zero,
     modelled_seconds,
     operands_of,
-    padded_channels,
     requant_text,
     title,
     why_not,
@@ -88,14 +88,7 @@ class QuantizedDepthwise(Template):
             Arg("x_", f"const {x.dtype.c} *", value=node.input(0)),
             Arg("w", "const int8_t *", const=PackedConst("w", weights.reshape(-1), node.input(1))),
         ]
-        for role, ctype, array in (
-            ("bias", "int32_t", operands.bias),
-            ("share", "int32_t", operands.share),
-            ("scale", "float", channel_scales(node)),
-        ):
-            if array is not None:
-                wider = padded_channels(array, 1, channels, wide)
-                args.append(Arg(role, f"const {ctype} *", const=PackedConst(role, wider)))
+        args += channel_args(node, operands, 1, wide)
         args.append(Arg("y_", f"{y.dtype.c} *", value=group.output, is_output=True))
         parameters = [f"{a.ctype}restrict {a.name}" for a in args]
         text = render(

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from aotgen.codegen.environment import render
-from aotgen.ir.graph import Group
+from aotgen.ir.graph import Group, Node
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Template, View, Views
+from aotgen.schedule.base import Arg, Config, Kernel, View, Views
 from aotgen.schedule.copy import NAMES
 from aotgen.schedule.operands import operand, operand_view, times
+from aotgen.schedule.single_op import SingleOp
 from aotgen.target.target import Target
 
 
-class TopK(Template):
+class TopK(SingleOp):
     """The k largest or smallest of every line along an axis, and their positions."""
 
     name = "top_k"
 
-    def applies(self, group: Group, target: Target) -> str | None:
-        node = group.nodes[0]
-        if node.op != "top_k" or len(group.nodes) > 1:
-            return "needs a top_k alone"
-        if target.device != "cpu":
-            return "needs a CPU"
-        if node.input(0).dtype is DType.F16:
-            return "fp16 arithmetic is not supported"
-        return "a tensor has no elements" if 0 in node.output.shape else None
-
-    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return ()
-
-    def default(self, group: Group, target: Target) -> Config:
-        return Config()
+    def why_not(self, node: Node) -> str | None:
+        halves = node.input(0).dtype is DType.F16
+        return "fp16 arithmetic is not supported" if halves else super().why_not(node)
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
         node = group.nodes[0]

@@ -11,8 +11,9 @@ from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import Array
 from aotgen.ops.trees import LEAF, MODES, NAN_IS_TRUE
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, Template, Views
+from aotgen.schedule.base import Arg, Config, Kernel, PackedConst, Views
 from aotgen.schedule.operands import operand, operand_view, times
+from aotgen.schedule.single_op import SingleOp
 from aotgen.target.target import Target
 
 _TESTS = {"leq": "<=", "lt": "<", "gte": ">=", "gt": ">", "eq": "==", "neq": "!="}
@@ -21,26 +22,15 @@ _MODE_BITS = 4
 """Bits of a mode: three for the test and one for missing values."""
 
 
-class TreeEnsemble(Template):
+class TreeEnsemble(SingleOp):
     """Decision trees over rows of f32 or f64 features."""
 
     name = "tree_ensemble"
 
-    def applies(self, group: Group, target: Target) -> str | None:
-        node = group.nodes[0]
-        if node.op != "tree_ensemble" or len(group.nodes) > 1:
-            return "needs a tree_ensemble alone"
-        if target.device != "cpu":
-            return "needs a CPU"
+    def why_not(self, node: Node) -> str | None:
         if not all(v.is_const for v in node.args[1:]):
             return "needs constant trees"
         return "a tensor has no elements" if 0 in node.input(0).shape else None
-
-    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return ()
-
-    def default(self, group: Group, target: Target) -> Config:
-        return Config()
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
         """A dependent load and a mispredicted branch every other level of each tree."""

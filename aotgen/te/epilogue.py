@@ -17,6 +17,7 @@ import numpy as np
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Group, Value
 from aotgen.ir.types import DType
+from aotgen.ops.norm import ROW_OPS
 from aotgen.schedule.base import Arg, PackedConst, View
 from aotgen.target.target import Target
 from aotgen.te.c_printer import CPrinter
@@ -28,9 +29,6 @@ from aotgen.te.expr import Buffer, Expr, Param, const
 from aotgen.te.index import Axis, Index
 from aotgen.te.lower import Lowering, Options
 from aotgen.te.stage import build
-
-ROW_OPS = frozenset(["softmax", "log_softmax", "layer_norm", "rms_norm", "lp_norm"])
-"""Ops that a row epilogue can run on finished rows."""
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,7 @@ OPTIMIZE = ("speed", "speed", "ram", "flash")
 
 
 def check(model: Model, folder: Path, board: str, level: int, optimize: str) -> QuickModel:
-    """Compile, build and run ``model``, with tensors of the caller's and in the arena; compare with
-    what onnxruntime answered.
-    """
+    """Compile ``model``, then ``check_built``."""
     require_tool("gcc")
     path = folder / "net.onnx"
     path.write_bytes(model.proto.SerializeToString())
@@ -42,6 +40,13 @@ def check(model: Model, folder: Path, board: str, level: int, optimize: str) -> 
         optimize=optimize,  # type: ignore[arg-type]
         weights="bin",
     )
+    return check_built(project, model)
+
+
+def check_built(project: aotgen.Project, model: Model) -> QuickModel:
+    """Build and run a project, with tensors of the caller's and in the arena; compare with what
+    onnxruntime answered, and every traced layer; see quick_build for what else must hold.
+    """
     built = QuickModel(project)
     for run in (built.run, built.run, built.run_in_arena):
         outputs = run(model.feeds)

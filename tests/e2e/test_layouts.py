@@ -21,8 +21,7 @@ from aotgen.target.target import Target
 from support import require_tool
 from tests.e2e.fuzz_models import Model
 from tests.e2e.layout_models import Builder, depthwise_chain, lone_depthwise, random_network
-from tests.e2e.quick_build import QuickModel, assert_close
-from tests.e2e.test_fuzz import check_layers
+from tests.e2e.test_fuzz import check_built
 
 X86 = Target("avx512", l1_bytes=48 * 1024, l2_bytes=1 << 20, l1_ways=12)
 BOARDS = ("host", "host-avx2", "host-scalar")
@@ -120,16 +119,6 @@ def compiled(
         return aotgen.compile(path, board=board, output=folder / "project", weights="bin")
 
 
-def check(model: Model, project: aotgen.Project) -> None:
-    """Outputs and every traced layer; see quick_build for what else must hold."""
-    built = QuickModel(project)
-    for run in (built.run, built.run, built.run_in_arena):
-        outputs = run(model.feeds)
-        for name, got, expected in zip(model.outputs, outputs, model.expected, strict=True):
-            assert_close(got, expected, name)
-    check_layers(project, built, model)
-
-
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("build", [depthwise_chain, lone_depthwise])
 def test_networks_in_blocks(
@@ -141,7 +130,7 @@ def test_networks_in_blocks(
     layouts = {layer["layout"] for layer in project.manifest["layers"]}
     vector = {"scalar": 1, "avx2": 8, "avx512": 16, "neon": 4}[project.manifest["isa"]]
     assert layouts == {"strided", f"NCHW{vector}c"}
-    check(model, project)
+    check_built(project, model)
 
 
 def check_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -150,7 +139,7 @@ def check_seed(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool
     model = random_network(seed).model()
     measured = prefers_blocks if seed % 2 else partial(prefers_some, seed)
     project = compiled(model, folder, BOARDS[seed % 3], measured, monkeypatch)
-    check(model, project)
+    check_built(project, model)
     return any(layer["layout"] != "strided" for layer in project.manifest["layers"])
 
 

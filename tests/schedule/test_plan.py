@@ -43,8 +43,7 @@ def test_the_cheapest_of_all_combinations(seed: int, tmp_path: Path) -> None:
     combinations = 1
     for found in options.values():
         combinations *= len(found)
-    if combinations > 20_000:
-        pytest.skip(f"{combinations} combinations")
+    assert combinations <= 20_000, "choose smaller networks: this test tries every combination"
     _, seconds = plan_module._cheapest(graph, X86, options)
     start = {v: plan_module._Held(Need()) for v in graph.inputs}
     least = float("inf")

@@ -66,14 +66,12 @@ def _stacked(n: OnnxNode, parts: Sequence[Value], axis: int, backwards: bool) ->
     ordered = [n.reshape(part, shape) for part in parts]
     if backwards:
         ordered.reverse()
-    return ordered[0] if len(ordered) == 1 else n.add("concat", ordered, axis=axis)
+    return n.concat(ordered, axis)
 
 
 def _element(n: OnnxNode, x: Value, axis: int, index: int) -> Value:
     """x without ``axis``, at ``index`` of it."""
-    starts, ends = [0] * len(x.shape), list(x.shape)
-    starts[axis], ends[axis] = index, index + 1
-    part = n.add("slice", [x], starts=tuple(starts), ends=tuple(ends), steps=(1,) * len(x.shape))
+    part = n.cut(x, axis, index, index + 1)
     return n.reshape(part, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 

@@ -28,9 +28,7 @@ def embed_layer_normalization(n: OnnxNode) -> list[Value | None]:
     total = n.add("gather", [word, ids], axis=0)
     at = n.optional(8)
     if at is None:
-        places = n.add(
-            "slice", [position], starts=(0, 0), ends=(length, position.shape[1]), steps=(1, 1)
-        )
+        places = n.cut(position, 0, 0, length)
     else:
         places = n.add("gather", [position, at], axis=0)
     total = n.add("add", [total, places])

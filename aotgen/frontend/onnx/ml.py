@@ -109,14 +109,14 @@ def feature_vectorizer(n: OnnxNode) -> Value:
         if len(x.shape) != 2:
             n.refuse(f"input {index} has rank {len(x.shape)}, not 1 or 2")
         parts.append(_sized(n, x, sizes[index] if index < len(sizes) else x.shape[1]))
-    return parts[0] if len(parts) == 1 else n.add("concat", list(parts), axis=1)
+    return n.concat(parts, 1)
 
 
 def _sized(n: OnnxNode, x: Value, size: int) -> Value:
     """[N, C] as [N, size]."""
     count, have = x.shape
     if size < have:
-        return n.add("slice", [x], starts=(0, 0), ends=(count, size), steps=(1, 1))
+        return n.cut(x, 1, 0, size)
     if size > have:
         zeros = n.constant(np.zeros((count, size - have), x.dtype.numpy), "zeros")
         return n.add("concat", [x, zeros], axis=1)

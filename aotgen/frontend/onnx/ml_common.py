@@ -137,10 +137,7 @@ def complement(n: OnnxNode, score: Value) -> Value:
 
 def column(n: OnnxNode, scores: Value, index: int) -> Value:
     """Column ``index`` of [N, K] as [N, 1]."""
-    count, classes = scores.shape
-    if classes == 1:
-        return scores
-    return n.add("slice", [scores], starts=(0, index), ends=(count, index + 1), steps=(1, 1))
+    return scores if scores.shape[1] == 1 else n.cut(scores, 1, index, index + 1)
 
 
 def vector(n: OnnxNode, x: Value) -> Value:

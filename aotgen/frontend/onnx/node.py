@@ -242,6 +242,17 @@ class OnnxNode:
         target = tuple(int(d) for d in shape)
         return x if x.shape == target else self.add("reshape", [x], shape=target)
 
+    def cut(self, x: Value, axis: int, start: int, end: int) -> Value:
+        """``x`` from ``start`` up to ``end`` along ``axis``."""
+        starts, ends = [0] * len(x.shape), list(x.shape)
+        starts[axis], ends[axis] = start, end
+        steps = (1,) * len(x.shape)
+        return self.add("slice", [x], starts=tuple(starts), ends=tuple(ends), steps=steps)
+
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        """``parts`` along ``axis``; a single one as it is."""
+        return parts[0] if len(parts) == 1 else self.add("concat", parts, axis=axis)
+
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         """``x`` permuted; ``x`` itself for the identity, and constants at once."""
         order = tuple(int(p) for p in perm)

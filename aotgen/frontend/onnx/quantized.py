@@ -14,6 +14,7 @@ import numpy as np
 
 from aotgen.frontend.onnx.elementwise import target_type
 from aotgen.frontend.onnx.linear import conv_attributes
+from aotgen.frontend.onnx.microsoft import DOMAIN as MICROSOFT
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.pool import average_pool
 from aotgen.frontend.onnx.registry import converts
@@ -21,9 +22,6 @@ from aotgen.ir.graph import Value
 from aotgen.ir.types import Array, DType, Quant, Requant
 from aotgen.ops.quantized import QUANTIZED
 from aotgen.te.compute import int_range
-
-MICROSOFT = "com.microsoft"
-
 
 # Parameters
 
@@ -214,18 +212,10 @@ def conv_integer(n: OnnxNode) -> Value:
 
 
 @converts("QLinearConv", since=10)
-def qlinear_conv(n: OnnxNode) -> Value:
-    channels_last = bool(n.get_int("channels_last", 0))
-    return _qlinear_conv(n, channels_last)
-
-
 @converts("QLinearConv", domain=MICROSOFT)
-def microsoft_qlinear_conv(n: OnnxNode) -> Value:
-    return _qlinear_conv(n, bool(n.get_int("channels_last", 0)))
-
-
-def _qlinear_conv(n: OnnxNode, channels_last: bool) -> Value:
+def qlinear_conv(n: OnnxNode) -> Value:
     """Conv of quantized tensors, requantized to (y_scale, y_zero_point)."""
+    channels_last = bool(n.get_int("channels_last", 0))
     x, weight, dtype = n.x(0), n.x(3), n.x(7).dtype
     if channels_last:
         x = n.to_channels_first(x)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aotgen.frontend.onnx.microsoft import DOMAIN as MICROSOFT
 from aotgen.frontend.onnx.node import OnnxNode
-from aotgen.frontend.onnx.quantized import MICROSOFT, dynamic_quantize
+from aotgen.frontend.onnx.quantized import dynamic_quantize
 from aotgen.frontend.onnx.recurrent import recurrent
 from aotgen.frontend.onnx.registry import converts
 from aotgen.ir.graph import Value
@@ -115,7 +116,7 @@ def _written_out(n: OnnxNode, x: Value, w: _Weights, r: _Weights) -> list[Value 
         h, c = (_initial(n, index, d, (rows, hidden)) for index in (5, 6))
         backward = d == 1 or n.get_str("direction", "forward") == "reverse"
         for t in range(steps)[:: -1 if backward else 1]:
-            own = _rows(n, gates, t * rows, rows) if steps > 1 else gates
+            own = n.cut(gates, 0, t * rows, (t + 1) * rows) if steps > 1 else gates
             total = n.add("add", [own, _product(n, dynamic_quantize(n, h), r, d)])
             i, o, f, g = n.add_all("split", [total], axis=1, sizes=(hidden,) * 4)
             i, o, f = (n.add("sigmoid", [v]) for v in (i, o, f))
@@ -125,17 +126,9 @@ def _written_out(n: OnnxNode, x: Value, w: _Weights, r: _Weights) -> list[Value 
             every[t].append(n.reshape(h, (1, 1, rows, hidden)))
         last[0].append(n.reshape(h, (1, rows, hidden)))
         last[1].append(n.reshape(c, (1, rows, hidden)))
-    y = _joined(n, [_joined(n, parts, 1) for parts in every], 0)
-    outputs: list[Value | None] = [y, _joined(n, last[0], 0), _joined(n, last[1], 0)]
+    y = n.concat([n.concat(parts, 1) for parts in every], 0)
+    outputs: list[Value | None] = [y, n.concat(last[0], 0), n.concat(last[1], 0)]
     return outputs[: len(n.proto.output)]
-
-
-def _joined(n: OnnxNode, parts: list[Value], axis: int) -> Value:
-    return parts[0] if len(parts) == 1 else n.add("concat", parts, axis=axis)
-
-
-def _rows(n: OnnxNode, x: Value, first: int, count: int) -> Value:
-    return n.add("slice", [x], starts=(first, 0), ends=(first + count, x.shape[1]), steps=(1, 1))
 
 
 def _initial(n: OnnxNode, index: int, direction: int, shape: tuple[int, int]) -> Value:
@@ -145,9 +138,7 @@ def _initial(n: OnnxNode, index: int, direction: int, shape: tuple[int, int]) ->
         return n.constant(np.zeros(shape, np.float32), "zeros")
     if state.shape[1:] != shape or len(state.shape) != 3:
         n.refuse(f"an initial state of shape {list(state.shape)} does not fit {list(shape)}")
-    return n.reshape(n.add(
-        "slice", [state], starts=(direction, 0, 0), ends=(direction + 1, *shape), steps=(1, 1, 1)
-    ), shape)  # fmt: skip
+    return n.reshape(n.cut(state, 0, direction, direction + 1), shape)
 
 
 def _biased(n: OnnxNode, gates: Value, direction: int, hidden: int) -> Value:

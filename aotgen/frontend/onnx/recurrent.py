@@ -156,10 +156,7 @@ def _part(n: OnnxNode, value: Value, d: int, axis: int = 0) -> Value:
     if value.const is not None:
         return n.constant(np.ascontiguousarray(value.const.take(d, axis)), f"direction{d}")
     if value.shape[axis] > 1:
-        starts, ends = [0] * len(value.shape), list(value.shape)
-        starts[axis], ends[axis] = d, d + 1
-        steps = (1,) * len(value.shape)
-        value = n.add("slice", [value], starts=tuple(starts), ends=tuple(ends), steps=steps)
+        value = n.cut(value, axis, d, d + 1)
     return n.reshape(value, shape)
 
 
@@ -246,7 +243,7 @@ def _joined(n: OnnxNode, shape: _Shape, name: str, made: Sequence[dict[str, Valu
         if name == "y" and shape.batch_first:
             value = n.transpose(value, (1, 0, 2))
         parts.append(n.reshape(value, (*value.shape[:axis], 1, *value.shape[axis:])))
-    return parts[0] if len(parts) == 1 else n.add("concat", parts, axis=axis)
+    return n.concat(parts, axis)
 
 
 def _activations(n: OnnxNode, op: str, directions: int) -> list[tuple[Activation, ...]]:

@@ -75,7 +75,6 @@ def _places(
         first: the axis's first column of ``rois``; the other one is two further on.
         size: pixels of the image along the axis.
     """
-    count = rois.shape[0]
     half_pixel = n.opset >= 16 and (
         n.get_str("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     )
@@ -84,7 +83,7 @@ def _places(
         return n.scalar(value, rois)
 
     def edge(column: int) -> Value:
-        part = n.add("slice", [rois], starts=(0, column), ends=(count, column + 1), steps=(1, 1))
+        part = n.cut(rois, 1, column, column + 1)
         scaled = n.add("mul", [part, number(n.get_float("spatial_scale", 1.0))])
         return n.add("sub", [scaled, number(0.5)]) if half_pixel else scaled
 

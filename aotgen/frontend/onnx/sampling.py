@@ -44,13 +44,7 @@ def grid_sample(n: OnnxNode) -> Value:
     outer = grid.shape[:-1]
     taps = []
     for k, axis in enumerate(axes):
-        part = n.add(
-            "slice",
-            [grid],
-            starts=(*(0 for _ in outer), spatial - 1 - k),
-            ends=(*outer, spatial - k),
-            steps=(1,) * (spatial + 2),
-        )
+        part = n.cut(grid, spatial + 1, spatial - 1 - k, spatial - k)
         taps.append(axis.taps(n.cast(n.reshape(part, outer), DType.F32), mode))
     image = n.to_channels_last(x)
     total: Value | None = None
@@ -65,7 +59,7 @@ def _pixel(n: OnnxNode, image: Value, taps: Sequence[Tap]) -> Value:
     """The weighted pixel [N, *O, C] at one combination of taps."""
     shape = (*taps[0][0].shape, 1)
     columns = [n.reshape(position, shape) for position, _, _ in taps]
-    indices = columns[0] if len(taps) == 1 else n.add("concat", columns, axis=len(shape) - 1)
+    indices = n.concat(columns, len(shape) - 1)
     pixel = n.add("gather_nd", [image, indices], batch_dims=1)
     factor: Value | None = None
     for _, _, weight in taps:

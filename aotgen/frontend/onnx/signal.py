@@ -100,8 +100,7 @@ def _cut_or_filled(n: OnnxNode, x: Value, length: int) -> Value:
     """The last axis but one as long as the transform: cut, or filled with zeros."""
     rank, have = len(x.shape), x.shape[-2]
     if have > length:
-        ends = (*x.shape[:-2], length, x.shape[-1])
-        return n.add("slice", [x], starts=(0,) * rank, ends=ends, steps=(1,) * rank)
+        return n.cut(x, rank - 2, 0, length)
     if have < length:
         zeros = np.zeros((*x.shape[:-2], length - have, x.shape[-1]), x.dtype.numpy)
         return n.add("concat", [x, n.constant(zeros, "zeros")], axis=rank - 2)
