@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,18 +151,18 @@ def col2im(n: OnnxNode) -> Value:
     return n.to_channels_first(y)
 
 
-@converts("MatMul")
-def matmul(n: OnnxNode) -> Value:
-    """numpy.matmul: a 1-D operand is a row (first) or a column (second) that vanishes from the
-    result.
+def matrix_product(
+    n: OnnxNode, a: Value, b: Value, product: Callable[[Value, Value], Value]
+) -> Value:
+    """``product`` of a and b by numpy.matmul's rules: a 1-D operand is a row (first) or a column
+    (second) that vanishes from the result.
     """
-    a, b = n.x(0), n.x(1)
     if not a.shape or not b.shape:
         n.refuse("a scalar operand is not allowed", "use Mul")
     rows, cols = len(a.shape) == 1, len(b.shape) == 1
     left = n.reshape(a, (1, *a.shape)) if rows else a
     right = n.reshape(b, (*b.shape, 1)) if cols else b
-    y = n.add("matmul", [left, right, None], trans_b=False)
+    y = product(left, right)
     if not rows and not cols:
         return y
     shape = list(y.shape)
@@ -171,6 +171,14 @@ def matmul(n: OnnxNode) -> Value:
     if rows:
         del shape[-1 if cols else -2]
     return n.reshape(y, shape)
+
+
+@converts("MatMul")
+def matmul(n: OnnxNode) -> Value:
+    """numpy.matmul."""
+    return matrix_product(
+        n, n.x(0), n.x(1), lambda a, b: n.add("matmul", [a, b, None], trans_b=False)
+    )
 
 
 @converts("Gemm")

@@ -8,12 +8,11 @@ the dynamic operators, which are composed of float ops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from aotgen.frontend.onnx.elementwise import target_type
-from aotgen.frontend.onnx.linear import conv_attributes
+from aotgen.frontend.onnx.linear import conv_attributes, matrix_product
 from aotgen.frontend.onnx.microsoft import DOMAIN as MICROSOFT
 from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.pool import average_pool
@@ -229,34 +228,13 @@ def qlinear_conv(n: OnnxNode) -> Value:
     return out if channels_last else n.to_channels_first(out)
 
 
-Product = Callable[[Value, Value], Value]
-
-
-def _matmul(n: OnnxNode, a: Value, b: Value, product: Product) -> Value:
-    """numpy.matmul's rules for 1-D operands around ``product`` of matrices."""
-    if not a.shape or not b.shape:
-        n.refuse("a scalar operand is not allowed")
-    rows, cols = len(a.shape) == 1, len(b.shape) == 1
-    y = product(
-        n.reshape(a, (1, *a.shape)) if rows else a, n.reshape(b, (*b.shape, 1)) if cols else b
-    )
-    if not rows and not cols:
-        return y
-    shape = list(y.shape)
-    if cols:
-        del shape[-1]
-    if rows:
-        del shape[-1 if cols else -2]
-    return n.reshape(y, shape)
-
-
 def _integer_product(
     n: OnnxNode, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None
 ) -> Value:
     """The int32 sums of (a - a_zero) * (b - b_zero)."""
     if a_zero is not None and a_zero.type.numel != 1:
         n.refuse("a zero point for each row of A is not supported", "quantize A per tensor")
-    return _matmul(
+    return matrix_product(
         n,
         a,
         b,
@@ -288,7 +266,7 @@ def qlinear_matmul(n: OnnxNode) -> Value:
         n.refuse(f"{len(requant.scale)} scales of B for {columns} columns")
     zeros = [_zero_value(n, 2, a), _zero_value(n, 5, b)]
     attrs = {"trans_b": False, "dtype": dtype, "requant": requant, "quant": y}
-    return _matmul(n, a, b, lambda p, q: n.add("qmatmul", [p, q, None, *zeros], **attrs))
+    return matrix_product(n, a, b, lambda p, q: n.add("qmatmul", [p, q, None, *zeros], **attrs))
 
 
 @converts("QGemm", domain=MICROSOFT)
