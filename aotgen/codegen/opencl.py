@@ -35,8 +35,11 @@ def context(printer: Printer) -> dict[str, Any]:
 def program_text(printer: Printer) -> str:
     """All kernels of the program as one OpenCL C source."""
     head = f"/* kernels.cl - the kernels of {printer.base['p']}, OpenCL C 1.2. */\n"
-    if printer.program.math:
-        head += render("kernels/half.cl.j2", names=sorted(printer.program.math))
+    names = printer.program.math - {"requantize"}
+    if names:
+        head += render("kernels/half.cl.j2", names=sorted(names))
+    if "requantize" in printer.program.math:
+        head += render("kernels/requantize.cl.j2")
     return head + "\n".join(f.text.strip("\n") + "\n" for f in printer.program.functions.values())
 
 

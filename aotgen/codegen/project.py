@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ import aotgen
 from aotgen.codegen import opencl
 from aotgen.codegen.c import Printer
 from aotgen.codegen.c_text import wrap
-from aotgen.codegen.environment import render
 from aotgen.codegen.lower import legalize_outputs, lower
 from aotgen.codegen.names import default_prefix, digest
 from aotgen.codegen.program import Layer, Program
+from aotgen.codegen.simd import simd_header
+from aotgen.errors import Problem, UnsupportedError
 from aotgen.ir.graph import Graph
-from aotgen.ir.interpreter import run_drawn
+from aotgen.ir.interpreter import Instance, run_drawn
 from aotgen.ir.types import Array
 from aotgen.manifest import FORMAT
+from aotgen.memory.states import legalize_states
 from aotgen.options import CompileOptions
 from aotgen.passes.pipeline import Observer, runs_plan_step
 from aotgen.schedule.plan import layout_text, plan_graph
@@ -37,6 +40,9 @@ TOLERANCE = "1e-4"
 """max|a - b| / max|b| that a float output of the test vectors may differ by."""
 
 VECTOR_CASES = 2
+
+STATE_STEPS = 4
+"""Successive runs of a test vector's case when the model keeps state."""
 
 
 def build_program(
@@ -52,7 +58,16 @@ def build_program(
         options: which steps plan takes.
         observer: sees the layouts when alter_op_layout changed some.
     """
+    if graph.states and target.device == "gpu":
+        problem = Problem(
+            graph.states[0].value.name,
+            "state",
+            "the model keeps state from run to run, which no GPU project does yet",
+            "compile it with --device cpu",
+        )
+        raise UnsupportedError((problem,))
     legalize_outputs(graph)
+    legalize_states(graph)
     step = "alter_op_layout"
     alters = runs_plan_step(step, options.opt_level, options.disabled_passes)
     plan = plan_graph(graph, target, blocks=alters and options.optimize == "speed")
@@ -61,6 +76,12 @@ def build_program(
         if before != after:
             observer(step, before, after)
     return lower(graph, plan, target, prefix)
+
+
+def printer_of(program: Program, prefix: str, options: CompileOptions) -> Printer:
+    """What prints ``program``; options without a requant mode are those of an ONNX model."""
+    mode = options.requant or "onnx"
+    return Printer(program, prefix, aotgen.__version__, program.graph.name, mode)
 
 
 def prefix_of(graph: Graph, options: CompileOptions) -> str:
@@ -96,7 +117,7 @@ def generate(
     """
     prefix = prefix_of(graph, options)
     program = build_program(graph, target, prefix, options, observer)
-    printer = Printer(program, prefix, aotgen.__version__, graph.name)
+    printer = printer_of(program, prefix, options)
     manifest = describe(program, printer, board, target, options, model)
     linked = options.weights != "bin"
     on_device = opencl.context(printer) if target.device == "gpu" else {}
@@ -104,7 +125,7 @@ def generate(
         f"include/{prefix}.h": printer.header(),
         f"src/{prefix}.c": printer.source(linked, **on_device),
         "src/weights.h": printer.weights_header(linked),
-        **printer.tools(options.weights, TOLERANCE),
+        **printer.tools(options.weights, TOLERANCE, steps_of(graph)),
         **kernel_sources(printer, target, program),
         **{
             f"src/{name}": printer.render(f"runtime/{name}.j2")
@@ -179,7 +200,7 @@ def kernel_sources(printer: Printer, target: Target, program: Program) -> dict[s
         }
         return {"src/kernels.cl": opencl.program_text(printer), **runtime}
     files = {f"src/{name}": text for name, text in printer.kernels().items()}
-    return {"src/simd.h": simd_header(target, program), **files}
+    return {"src/simd.h": simd_header(target.isa, program.math), **files}
 
 
 def _compiler_flags(board: Board) -> str:
@@ -191,36 +212,40 @@ def _compiler_flags(board: Board) -> str:
     return "\n    ".join(parts)
 
 
-def simd_header(target: Target, program: Program) -> str:
-    """src/simd.h: the target's vocabulary and the math functions that the kernels use."""
-    math = sorted(program.math - {"int8"})
-    header = render(f"simd/{target.isa}.h.j2", math=math)
-    if "int8" in program.math:
-        header += "\n" + render("simd/int8.h.j2", isa=target.isa)
-    return header
+def steps_of(graph: Graph) -> int:
+    """Runs of one test vector's case."""
+    return STATE_STEPS if graph.states else 1
 
 
 def test_vectors(graph: Graph) -> bytes:
-    """Seeded inputs and the interpreter's outputs, case after case, as test.c reads them."""
+    """Seeded inputs and the interpreter's outputs, case after case, as test.c reads them.
+
+    A model with state runs ``STATE_STEPS`` times in each case, from its initial state.
+    """
     rng = np.random.default_rng(20)
     parts: list[bytes] = []
     names = graph.output_names or [v.name for v in graph.outputs]
     for _ in range(VECTOR_CASES):
-        feeds, results = run_drawn(graph, sample_inputs(graph, rng))
-        parts.extend(feeds[v.name].tobytes() for v in graph.inputs)
-        parts.extend(np.ascontiguousarray(results[name]).tobytes() for name in names)
+        instance = Instance(graph)
+        for _ in range(steps_of(graph)):
+            feeds, results = run_drawn(instance, sample_inputs(graph, rng))
+            parts.extend(feeds[v.name].tobytes() for v in graph.inputs)
+            parts.extend(np.ascontiguousarray(results[name]).tobytes() for name in names)
     return b"".join(parts)
 
 
 def sample_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
-    """Inputs a model is likely to accept: standard normal floats, small non-negative integers,
-    random booleans.
+    """Inputs a model is likely to accept: standard normal floats, quantized integers over their
+    whole range, other integers small and not negative, random booleans.
     """
     feeds: dict[str, Array] = {}
     for value in graph.inputs:
         dtype, shape = value.dtype, value.shape
         if dtype.is_float:
             feeds[value.name] = rng.standard_normal(shape).astype(dtype.numpy)
+        elif value.type.quant is not None:
+            info = np.iinfo(dtype.numpy)
+            feeds[value.name] = rng.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
         else:
             feeds[value.name] = rng.integers(0, 2, shape).astype(dtype.numpy)
     return feeds
@@ -247,6 +272,7 @@ def describe(
         "device": target.device,
         "cflags": list(board.cflags()),
         "options": options.as_manifest(),
+        "requant": printer.base["requant"],
         "api": {
             "ctx_bytes": printer.base["ctx_bytes"],
             "arena_align": 64,
@@ -271,7 +297,17 @@ def describe(
             ],
         },
         "arena_bytes": arena.bytes,
-        "state_bytes": 0,
+        "state_bytes": printer.base["state_bytes"],
+        "states": [
+            {
+                "name": slot.state.value.name,
+                "dtype": slot.state.value.dtype.numpy.name,
+                "shape": list(slot.state.value.shape),
+                "offset": slot.offset,
+                "bytes": slot.bytes,
+            }
+            for slot in program.states
+        ],
         "weights_bytes": len(program.weights),
         "params": sum(int(v.const.size) for v in program.graph.constants() if v.const is not None),
         "macs": sum(layer.macs for layer in program.layers),
@@ -292,12 +328,14 @@ def code_bytes(program: Program) -> int:
 
 def _tensor(tensor: Any) -> dict[str, Any]:
     value = tensor.value
+    quant = value.type.quant
     return {
         "name": tensor.label,
         "c_name": tensor.c_name,
         "dtype": value.dtype.numpy.name,
         "shape": list(value.shape),
         "bytes": tensor.bytes,
+        "quant": None if quant is None else asdict(quant),
     }
 
 
@@ -339,5 +377,5 @@ def analyze(
     """
     prefix = prefix_of(graph, options)
     program = build_program(graph, target, prefix, options)
-    printer = Printer(program, prefix, aotgen.__version__, graph.name)
+    printer = printer_of(program, prefix, options)
     return describe(program, printer, board, target, options, model)

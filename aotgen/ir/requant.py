@@ -6,10 +6,14 @@ What generated integer kernels must reproduce bit for bit, in the kinds that a m
   rounds twice: a saturating rounding doubling high multiply, then a rounding shift;
 - ``litert``: one 64-bit product and one rounding shift, as TFLite built with single rounding;
 - ``onnx``: a float32 scale, rounded half to even.
+
+A ``wide`` accumulator is an int64: both TFLite kinds then multiply by the upper 16 bits of the
+multiplier, rounded, and shift once (TFLite's MultiplyByQuantizedMultiplier of an int64).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,13 +27,16 @@ _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 
 
 def apply(
-    requant: Requant, acc: npt.NDArray[np.int32], axis: int | None = None, dtype: DType = DType.I8
+    requant: Requant,
+    acc: npt.NDArray[np.int32] | Int64,
+    axis: int | None = None,
+    dtype: DType = DType.I8,
 ) -> Array:
     """The output elements for accumulators ``acc``, in ``dtype``.
 
     Args:
         requant: its parameters hold for all channels, or one for each index along ``axis``.
-        acc: int32, any shape.
+        acc: int32, or int64 where ``requant.wide``; any shape.
         axis: the channel axis; needed when there are several multipliers or scales.
         dtype: of the output; ``requant.lo`` and ``hi`` must lie in its range.
     """
@@ -40,10 +47,29 @@ def apply(
         wide = np.clip(scaled.astype(np.float64) + requant.zero_point, requant.lo, requant.hi)
         return np.asarray(wide).astype(dtype.numpy)
     multiply = _double_rounding if requant.kind == "tflm" else _single_rounding
+    if requant.wide:
+        multiply = _wide_rounding
     multiplier = _along(requant.multiplier, np.int64, acc, axis)
     shift = _along(requant.shift, np.int64, acc, axis)
     wide_int = multiply(acc.astype(np.int64), multiplier, shift) + requant.zero_point
     return np.asarray(np.clip(wide_int, requant.lo, requant.hi)).astype(dtype.numpy)
+
+
+def quantize_multiplier(real: float) -> tuple[int, int]:
+    """``real`` >= 0 as (multiplier, shift), multiplier * 2^(shift - 31), the first >= 2^30.
+
+    Half goes away from zero; 0 and what is below 2^-32 is (0, 0), as TFLite's QuantizeMultiplier
+    has it.
+    """
+    fraction, shift = math.frexp(real)
+    multiplier = math.floor(fraction * (1 << 31) + 0.5)
+    if multiplier == 1 << 31:
+        multiplier, shift = 1 << 30, shift + 1
+    if shift < -31:
+        return 0, 0
+    if shift > 30:  # single rounding has no room for more, and no model needs it
+        return _I32_MAX, 30
+    return multiplier, shift
 
 
 def _along(
@@ -91,4 +117,18 @@ def _single_rounding(acc: Int64, multiplier: Int64, shift: Int64) -> Int64:
     """(acc * multiplier + 2^(30 - shift)) >> (31 - shift): one rounding, ties go up."""
     total = 31 - shift
     product = acc * multiplier + (np.int64(1) << (total - 1))
+    return _wrap32(product >> total)
+
+
+def reduced_multiplier(multiplier: int) -> int:
+    """The upper 16 bits of a Q31 multiplier, rounded: what scales an int64 accumulator."""
+    return (multiplier + (1 << 15)) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
+
+
+def _wide_rounding(acc: Int64, multiplier: Int64, shift: Int64) -> Int64:
+    """(acc * reduced multiplier + 2^(14 - shift)) >> (15 - shift), the product within int64."""
+    reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
+    total = 15 - shift
+    with np.errstate(over="ignore"):
+        product = acc * reduced + (np.int64(1) << (total - 1))
     return _wrap32(product >> total)

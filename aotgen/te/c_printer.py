@@ -25,6 +25,9 @@ MATH = frozenset(
 )
 """Functions of simd/math: ``s_exp`` of one float, ``vexp`` of a vector."""
 
+FIXED_POINT = frozenset(["srdhm", "rounding_shift", "requantize_tflm", "requantize_litert"])
+"""Functions of int32 values in simd/requantize: ``s_srdhm`` of scalars, ``visrdhm`` of vectors."""
+
 INFIX = {
     "add": "+",
     "sub": "-",
@@ -86,6 +89,30 @@ VECTOR_COMPARE = {
     "greater": "vgt",
     "greater_equal": "vge",
 }
+INTEGER = {
+    "add": "viadd",
+    "sub": "visub",
+    "mul": "vimul",
+    "max": "vimax",
+    "min": "vimin",
+    "neg": "visub",
+    "bit_and": "viand",
+    "bit_or": "vior",
+    "bit_xor": "vixor",
+    **{name: f"vi{name}" for name in sorted(FIXED_POINT)},
+}
+"""Functions of int32 values in vectors, and the words of simd.h."""
+SHIFT = {"shift_left": "vishl", "shift_right": "vishr"}
+"""Likewise, by an amount that is a literal."""
+INTEGER_COMPARE = {
+    "equal": ("vieq", False),
+    "not_equal": ("vieq", True),
+    "less": ("vilt", False),
+    "less_equal": ("vigt", True),
+    "greater": ("vigt", False),
+    "greater_equal": ("vilt", True),
+}
+"""Comparisons of int32 vectors: the word, and whether its result is negated."""
 
 REPEATS = frozenset(["max", "min", "max_nan", "min_nan", "relu", "isnan", "isinf", "sign", "abs"])
 """Scalar functions whose text mentions an argument more than once: the arguments must be names."""
@@ -192,6 +219,9 @@ class CPrinter:
             return f"({c})({a} {INFIX[fn]} {args[1]})"
         if fn == "bit_not":
             return f"({c})(~{a})"
+        if fn in FIXED_POINT and dtype is DType.I32:
+            self.math.add("requantize")
+            return f"s_{fn}({', '.join(args)})"
         if fn == "pow":
             return f"({c})pow((double){a}, (double){args[1]})"
         raise InternalError(f"te function {fn!r} has no text for {dtype.value}")
@@ -239,6 +269,20 @@ class CPrinter:
         if fn == "relu":
             return f"vmax(vzero(), {args[0]})"
         return f"{VECTOR[fn]}({', '.join(args)})"
+
+    def integer_call(self, fn: str, args: Sequence[str]) -> str:
+        """A function of int32 vectors."""
+        if fn in FIXED_POINT:
+            self.math.add("requantize")
+        if fn == "neg":
+            return f"visub(viset1(0), {args[0]})"
+        return f"{INTEGER[fn]}({', '.join(args)})"
+
+    def integer_mask(self, fn: str, args: Sequence[str]) -> str:
+        """A comparison of int32 vectors."""
+        word, negated = INTEGER_COMPARE[fn]
+        text = f"{word}({args[0]}, {args[1]})"
+        return f"vm_not({text})" if negated else text
 
     def mask_call(self, fn: str, args: Sequence[str]) -> str:
         """A truth value of vectors."""

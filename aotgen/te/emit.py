@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from aotgen.errors import InternalError
 from aotgen.ir.types import DType
 from aotgen.te.c_printer import (
+    INTEGER_COMPARE,
     REPEATS,
+    SHIFT,
     VECTOR_COMPARE,
     CPrinter,
     atom_text,
@@ -37,7 +39,7 @@ from aotgen.te.expr import (
 )
 from aotgen.te.index import Axis, Choose, Elem, Index
 from aotgen.te.simplify import Rewriter, indices_of, walk
-from aotgen.te.vectorize import INTEGER, is_guard
+from aotgen.te.vectorize import is_guard
 
 LONG = 64
 """Characters after which an expression is given a name, so that lines stay within 100 columns."""
@@ -324,17 +326,19 @@ class Emitter:
         return text
 
     def _splat(self, expr: Expr) -> str:
+        is_float = expr.dtype is DType.F32
         if isinstance(expr, Const):
-            return self.printer.vector_literal(expr)
+            literal = self.printer.literal(expr)
+            return self.printer.vector_literal(expr) if is_float else f"viset1({bare(literal)})"
         key = ("splat", expr)
         found = self.known(key)
         if found is not None:
             return found
-        text = f"vset1({bare(self.scalar(expr))})"
+        text = f"{'vset1' if is_float else 'viset1'}({bare(self.scalar(expr))})"
         home = self.home_of(expr)
         assert self.lanes is not None
         if home < len(self.scopes) - 1 or self.lanes.unroll > 1:
-            return self.declare(home, key, "vf", "v", text)
+            return self.declare(home, key, "vf" if is_float else "vi", "v", text)
         return text
 
     def _vector_text(self, expr: Expr) -> str:
@@ -355,28 +359,63 @@ class Emitter:
         return self._branch(expr)
 
     def integers(self, expr: Expr) -> str:
-        """C text of an int32 value as a vector, see ``vectorize.vectorisable``."""
+        """C text of an integer as a vector of 32-bit lanes, see ``vectorize.vectorisable``."""
         lanes = self.lanes
         assert lanes is not None
         if lanes.axis not in expr.free:
-            return f"viset1({bare(self.scalar(expr))})"
+            return self._splat(expr)
+        key = (expr, self.unit)
+        found = self.known(key)
+        if found is not None:
+            return found
+        if isinstance(expr, Reduce):
+            return self.inline_reduce(expr)
+        if isinstance(expr, Cast) and expr.a.dtype is not DType.F32:
+            return self.integers(expr.a)
+        text = self._integers_text(expr)
+        home = self.home_of(expr)
+        outer = home < len(self.scopes) - 1
+        if outer or self.uses.get(expr, 0) > 1 or len(text) > LONG:
+            return self.declare(home, key, "vi", "v", text)
+        return text
+
+    def _integers_text(self, expr: Expr) -> str:
+        p = self.printer
+        if isinstance(expr, Call) and expr.fn in SHIFT:
+            by = expr.args[1]
+            assert isinstance(by, Const)
+            return f"{SHIFT[expr.fn]}({self.integers(expr.args[0])}, {int(by.value)})"
         if isinstance(expr, Call):
-            return f"{INTEGER[expr.fn]}({', '.join(self.integers(a) for a in expr.args)})"
-        assert isinstance(expr, Cast)
-        if not isinstance(expr.a, Load):
+            return p.integer_call(expr.fn, [self.integers(a) for a in expr.args])
+        if isinstance(expr, Load):
+            return self._integer_load(expr.dtype, self.pointers[expr.buffer], expr.indices[0])
+        if isinstance(expr, RowLoad):
+            pointer = self.places[expr.row].pointer
+            return self._integer_load(expr.dtype, pointer, self._row_offset(expr))
+        if isinstance(expr, Cast):
             return f"vcvt_f2i({self.vector(expr.a)})"
+        assert isinstance(expr, Select) and self.lanes is not None
+        if self.lanes.axis in expr.cond.free:
+            a, b = self.integers(expr.a), self.integers(expr.b)
+            return f"visel({self.mask(expr.cond)}, {a}, {b})"
+        return self._branch(expr)
+
+    def _integer_load(self, dtype: DType, pointer: str, offset: Index) -> str:
+        assert self.lanes is not None
         self.printer.math.add("int8")
-        word = "viload_s8" if expr.a.dtype is DType.I8 else "viload_u8"
-        where = f"&{self.pointers[expr.a.buffer]}[{self.index(expr.a.indices[0])}]"
-        return f"{word}({where})" if lanes.tail is None else f"{word}_n({where}, {lanes.tail})"
+        suffix = "" if dtype is DType.I32 else f"_{'su'[dtype.value[0] == 'u']}{8 * dtype.size}"
+        where = f"&{pointer}[{self.index(offset)}]"
+        tail = self.lanes.tail
+        return f"viload{suffix}({where})" if tail is None else f"viload{suffix}_n({where}, {tail})"
 
     def _branch(self, expr: Select) -> str:
         """A choice that is the same in all lanes: an if statement."""
+        is_float = expr.dtype is DType.F32
         cond, name = self.scalar(expr.cond), self.fresh("v")
-        self.line(f"vf {name};")
+        self.line(f"{'vf' if is_float else 'vi'} {name};")
         for header, side in ((f"if ({bare(cond)})", expr.a), ("else", expr.b)):
             self.open(header, guard=True)
-            text = self.vector(side)
+            text = self.vector(side) if is_float else self.integers(side)
             self.line(f"{name} = {text};")
             self.close()
         self.scopes[-1].names[(expr, self.unit)] = name
@@ -395,6 +434,8 @@ class Emitter:
     def mask(self, expr: Expr) -> str:
         """A truth value that varies along the lanes."""
         assert isinstance(expr, Call)
+        if expr.fn in INTEGER_COMPARE and expr.args[0].dtype is not DType.F32:
+            return self.printer.integer_mask(expr.fn, [self.integers(a) for a in expr.args])
         give = self.vector if expr.fn in VECTOR_COMPARE or expr.fn == "isnan" else self.mask
         return self.printer.mask_call(expr.fn, [give(a) for a in expr.args])
 

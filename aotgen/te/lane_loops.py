@@ -15,7 +15,7 @@ from aotgen.te.emit import Emitter, Lanes, Place, bare, narrow
 from aotgen.te.expr import Buffer, Call, Cast, Expr, Reduce, Row
 from aotgen.te.index import Axis, Index
 from aotgen.te.stage import Stage
-from aotgen.te.vectorize import HORIZONTAL, reduction_lane, zero_beyond
+from aotgen.te.vectorize import HORIZONTAL, WHOLE, reduction_lane, zero_beyond
 
 JOIN = {"sum": "add", "or": "or", "and": "and", "prod": "mul"}
 """The function that joins two partial results of a combiner, where it has another name."""
@@ -51,7 +51,7 @@ class LaneEmitter(Emitter):
             if expr.dtype is DType.F32:
                 self.store_vector(place, self.vector(expr))
             else:
-                self.store_bytes(place, expr)
+                self.store_integers(place, expr)
         self.unit = 0
 
     def store_vector(self, place: Place, text: str) -> None:
@@ -65,19 +65,21 @@ class LaneEmitter(Emitter):
         else:
             self.line(f"vstore_n({where}, {text}, {self.lanes.tail});")
 
-    def store_bytes(self, place: Place, expr: Expr) -> None:
-        """Write one vector of 8-bit elements."""
-        assert self.lanes is not None and isinstance(expr, Cast)
+    def store_integers(self, place: Place, expr: Expr) -> None:
+        """Write one vector of integers: the low bits of lanes of 32 bits."""
+        assert self.lanes is not None
         self.printer.math.add("int8")
-        text = self.integers(expr.a)
+        narrowing = isinstance(expr, Cast) and expr.a.dtype in WHOLE
+        text = self.integers(expr.a if isinstance(expr, Cast) and narrowing else expr)
+        word = f"vistore{8 * expr.dtype.size}"
         where = f"&{place.pointer}[{self.index(place.offset)}]"
         stride = place.offset.coefficient(self.lanes.axis)
         if stride != 1:
-            self.line(f"vistore8_stride({where}, {text}, {stride});")
+            self.line(f"{word}_stride({where}, {text}, {stride});")
         elif self.lanes.tail is None:
-            self.line(f"vistore8({where}, {text});")
+            self.line(f"{word}({where}, {text});")
         else:
-            self.line(f"vistore8_n({where}, {text}, {self.lanes.tail});")
+            self.line(f"{word}_n({where}, {text}, {self.lanes.tail});")
 
     # ---- vector loops
 
@@ -245,9 +247,13 @@ class LaneEmitter(Emitter):
         assert self.lanes is not None
         units = range(self.lanes.unroll)
         names = [name if len(units) == 1 else f"{name}{u}" for u in units]
-        start = self.printer.vector_literal(identity(reduce.combiner, reduce.dtype))
+        first = identity(reduce.combiner, reduce.dtype)
+        if reduce.dtype is DType.F32:
+            ctype, start = "vf", self.printer.vector_literal(first)
+        else:
+            ctype, start = "vi", f"viset1({bare(self.printer.literal(first))})"
         for acc in names:
-            self.line(f"vf {acc} = {start};")
+            self.line(f"{ctype} {acc} = {start};")
         depth = self._open_loops(reduce)
         for unit in units:
             self.unit = unit
@@ -259,6 +265,11 @@ class LaneEmitter(Emitter):
         """Join one vector of the body to ``acc``; lanes that do not exist count as the identity."""
         assert self.lanes is not None
         body, lanes = reduce.body, self.lanes
+        if reduce.dtype is not DType.F32:
+            assert row is None and lanes.axis not in reduce.axes
+            fn = JOIN.get(reduce.combiner, reduce.combiner)
+            self.line(f"{acc} = {self.printer.integer_call(fn, [acc, self.integers(body)])};")
+            return
         partial = lanes.tail is not None and lanes.axis in reduce.axes
         masked = partial and not (reduce.combiner == "sum" and zero_beyond(body, lanes.axis))
         product = isinstance(body, Call) and body.fn == "mul" and reduce.combiner == "sum"

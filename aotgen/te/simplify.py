@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from aotgen.te.c_printer import MATH
+from aotgen.te.c_printer import FIXED_POINT, MATH
 from aotgen.te.expr import (
     Call,
     Cast,
@@ -223,8 +223,9 @@ def indices_of(node: Expr) -> tuple[Index, ...]:
     return ()
 
 
+_COSTLY = MATH | FIXED_POINT | {"div", "sqrt"}
+
+
 def heavy(expr: Expr) -> bool:
     """Whether an expression calls a math function, so that vectors pay even with strided loads."""
-    return any(
-        isinstance(n, Call) and n.fn in MATH | {"div", "sqrt"} for n in walk(expr, rows=False)
-    )
+    return any(isinstance(n, Call) and n.fn in _COSTLY for n in walk(expr, rows=False))

@@ -5,13 +5,16 @@ Decisions only, made from a nest's expressions; ``aotgen.te.lower`` writes the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from aotgen.ir.types import DType
-from aotgen.te.c_printer import VECTOR, VECTOR_COMPARE
+from aotgen.te.c_printer import INTEGER, INTEGER_COMPARE, SHIFT, VECTOR, VECTOR_COMPARE
+from aotgen.te.compute import int_range
 from aotgen.te.expr import (
     Call,
     Cast,
+    Const,
     Expr,
     InRange,
     Load,
@@ -29,17 +32,21 @@ MAX_SEGMENTS = 33
 
 UNIT = frozenset((0, 1))
 BYTES = frozenset((DType.I8, DType.U8))
-INTEGER = {"add": "viadd", "sub": "visub"}
-"""Functions of int32 values in vectors, and the words of simd.h."""
+NARROW = BYTES | {DType.I16, DType.U16}
+WHOLE = NARROW | {DType.I32}
+"""Types whose elements lanes of 32 bits hold."""
 HORIZONTAL = {"sum": "vsum", "max": "vmaxr", "min": "vminr", "max_nan": "vmaxr", "min_nan": "vminr"}
 """Combiners that join the lanes of a vector, and the word of simd.h that does."""
 
 
-def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
-    """Whether a float value can be computed for VL neighbours along ``axis``, with loads of these
-    strides.
+def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int], *, stored: bool = True) -> bool:
+    """Whether a value can be computed for VL neighbours along ``axis``: floats with loads of these
+    strides, or integers in lanes of 32 bits with loads of neighbours.
+
+    ``stored``: the value goes to memory as it is, so that the low bits of a lane are enough.
     """
     known: dict[Expr, bool] = {}
+    integers: dict[Expr, bool] = {}
 
     def flat(offset: Index) -> bool:
         return offset.coefficient(axis) in strides
@@ -47,20 +54,57 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
     def mask(node: Expr) -> bool:
         if axis not in node.free or not isinstance(node, Call):
             return False
+        if node.fn in INTEGER_COMPARE and node.args[0].dtype is DType.I32:
+            return all(integer(a) for a in node.args)
         if node.fn in VECTOR_COMPARE or node.fn == "isnan":
             return node.args[0].dtype is DType.F32 and all(value(a) for a in node.args)
         return node.fn in ("and", "or", "not") and all(mask(a) for a in node.args)
 
+    def uniform(cond: Expr) -> bool:
+        return axis not in cond.free or (mask(cond) and not is_guard(cond))
+
     def integer(node: Expr) -> bool:
-        """Of type int32, from 8-bit elements or whole numbers."""
-        if node.dtype is not DType.I32 or axis not in node.free:
-            return node.dtype is DType.I32
+        if node not in integers:
+            integers[node] = decide_integer(node)
+        return integers[node]
+
+    def decide_integer(node: Expr) -> bool:
+        """Whether the value fits lanes of 32 bits."""
+        dtype = node.dtype
+        if axis not in node.free:
+            return dtype in WHOLE
+        if dtype not in WHOLE:
+            return False
+        if isinstance(node, Load):
+            return node.indices[0].coefficient(axis) == 1
+        if isinstance(node, RowLoad):
+            return unit_row(node) and dtype is DType.I32
         if isinstance(node, Cast):
-            a = node.a
-            if isinstance(a, Load):
-                return a.dtype in BYTES and a.indices[0].coefficient(axis) == 1
-            return a.dtype is DType.F32 and value(a)
-        return isinstance(node, Call) and node.fn in INTEGER and all(map(integer, node.args))
+            if dtype is not DType.I32:
+                return node.a.dtype in WHOLE and integer(node.a) and within(node.a, dtype)
+            return value(node.a) if node.a.dtype is DType.F32 else integer(node.a)
+        if isinstance(node, Call):
+            if node.fn in SHIFT:
+                by = node.args[1]
+                return dtype is DType.I32 and integer(node.args[0]) and _is_amount(by)
+            exact = dtype is DType.I32 or node.fn in ("max", "min")
+            return exact and node.fn in INTEGER and all(map(integer, node.args))
+        if isinstance(node, Reduce):
+            exact = node.combiner in ("max", "min") or (
+                node.combiner == "sum" and dtype is DType.I32
+            )
+            return exact and bounds_stay(node) and integer(node.body)
+        if isinstance(node, Select):
+            return integer(node.a) and integer(node.b) and uniform(node.cond)
+        return False
+
+    def unit_row(node: RowLoad) -> bool:
+        return node.indices[-1].coefficient(axis) == 1 and all(
+            axis not in i.free for i in node.indices[:-1]
+        )
+
+    def bounds_stay(node: Reduce) -> bool:
+        return all(axis not in bound.free for pair in node.bounds for bound in pair)
 
     def value(node: Expr) -> bool:
         if node not in known:
@@ -73,11 +117,7 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
         if isinstance(node, Load):
             return node.dtype is DType.F32 and flat(node.indices[0])
         if isinstance(node, RowLoad):
-            last = node.indices[-1]
-            unit = last.coefficient(axis) == 1 and all(
-                axis not in i.free for i in node.indices[:-1]
-            )
-            return node.dtype is DType.F32 and (unit or axis in node.row.free)
+            return node.dtype is DType.F32 and (unit_row(node) or axis in node.row.free)
         if isinstance(node, Param):
             return node.dtype is DType.F32
         if isinstance(node, Call):
@@ -89,22 +129,43 @@ def vectorisable(expr: Expr, axis: Axis, strides: frozenset[int]) -> bool:
                 return integer(node.a)
             return node.dtype is DType.F32 and node.a.dtype is DType.BOOL and mask(node.a)
         if isinstance(node, Reduce):  # every lane has a sum of its own
-            bounds = [i for pair in node.bounds for i in pair]
-            return (
-                node.combiner in HORIZONTAL
-                and all(axis not in b.free for b in bounds)
-                and value(node.body)
-            )
+            return node.combiner in HORIZONTAL and bounds_stay(node) and value(node.body)
         if isinstance(node, Select):
-            sides = value(node.a) and value(node.b)
-            return sides and (
-                axis not in node.cond.free or (mask(node.cond) and not is_guard(node.cond))
-            )
+            return value(node.a) and value(node.b) and uniform(node.cond)
         return False
 
-    if isinstance(expr, Cast) and expr.dtype in BYTES:
+    if expr.dtype is DType.F32:
+        return value(expr)
+    if not stored:
+        return integer(expr)
+    if isinstance(expr, Cast) and expr.dtype in NARROW and expr.a.dtype in WHOLE:
         return axis in expr.free and integer(expr.a)
-    return value(expr)
+    return not isinstance(expr, Load) and integer(expr)
+
+
+def _is_amount(expr: Expr) -> bool:
+    return isinstance(expr, Const) and 1 <= int(expr.value) <= 31
+
+
+def within(expr: Expr, dtype: DType) -> bool:
+    """Whether clamps show that an integer is one of ``dtype``, so that a cast changes nothing."""
+    (least, most), (lowest, highest) = int_range(dtype), _interval(expr)
+    return least <= lowest and highest <= most
+
+
+def _interval(expr: Expr) -> tuple[float, float]:
+    """Bounds of an integer's value, as far as types, literals and clamps tell."""
+    if isinstance(expr, Const):
+        return float(expr.value), float(expr.value)
+    if expr.dtype in NARROW:
+        least, most = int_range(expr.dtype)
+        return float(least), float(most)
+    if isinstance(expr, Cast) and expr.a.dtype in NARROW:
+        return _interval(expr.a)
+    if isinstance(expr, Call) and expr.fn in ("max", "min"):
+        (a, b), (c, d) = map(_interval, expr.args)
+        return (max(a, c), max(b, d)) if expr.fn == "max" else (min(a, c), min(b, d))
+    return -math.inf, math.inf
 
 
 def is_guard(cond: Expr) -> bool:
@@ -122,7 +183,6 @@ def choose_outer_lane(nest: Nest, vl: int) -> Axis | None:
     for axis in reversed(nest.outer):
         if nest.store.coefficient(axis) != 1 or not rows_kept:
             continue
-        exprs = [s.expr.body if isinstance(s.expr, Reduce) else s.expr for s in nest.stages]
         bounds = [
             i
             for s in nest.stages
@@ -130,22 +190,34 @@ def choose_outer_lane(nest: Nest, vl: int) -> Axis | None:
             for pair in s.expr.bounds
             for i in pair
         ]
-        if any(axis in b.free for b in bounds) or nest.dtype is not DType.F32:
+        if any(axis in b.free for b in bounds):
             continue
-        if all(vectorisable(e, axis, UNIT) for e in exprs):
+        if nest.dtype is not DType.F32 and nest.dtype not in WHOLE:
+            continue
+        if all(_stage_fits(s, axis) for s in nest.stages):
             return axis
     return None
 
 
+def _stage_fits(stage: Stage, axis: Axis) -> bool:
+    """Whether a stage can work on vectors along an outer ``axis``."""
+    expr = stage.expr
+    if not isinstance(expr, Reduce):
+        return vectorisable(expr, axis, UNIT)
+    if expr.dtype is DType.F32:
+        return vectorisable(expr.body, axis, UNIT)
+    return expr.combiner in ("sum", "max", "min") and vectorisable(expr, axis, UNIT, stored=False)
+
+
 def lane_of(axes: Sequence[Axis], expr: Expr, store: Index, vl: int) -> Axis | None:
     """The axis of a row or output stage that can run along the lanes."""
-    if vl == 1 or not axes or (expr.dtype is not DType.F32 and expr.dtype not in BYTES):
+    if vl == 1 or not axes or (expr.dtype is not DType.F32 and expr.dtype not in WHOLE):
         return None
     axis = axes[-1]
     strides = UNIT
     if heavy(expr) and axis.extent >= vl:
         strides = load_strides(expr, axis) | UNIT
-    plain = strides == UNIT and not (expr.dtype in BYTES and heavy(expr))
+    plain = strides == UNIT and not (expr.dtype in WHOLE and heavy(expr))
     allowed = {1} if plain else {1, store.coefficient(axis)} - {0, None}
     if store.coefficient(axis) not in allowed:
         return None

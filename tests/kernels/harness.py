@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotgen.codegen.environment import render
+from aotgen.codegen.simd import simd_header
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.ops.registry import op_def
@@ -249,7 +249,7 @@ def program(built: Sequence[Built], target: Target, cut: int = 0) -> str:
     math = sorted(frozenset().union(*(b.kernel.math for b in built)))
     text = [
         "#define _POSIX_C_SOURCE 200809L",
-        render(f"simd/{target.isa}.h.j2", math=math),
+        simd_header(target.isa, math),
     ]
     names: dict[str, str] = {}
     table = []

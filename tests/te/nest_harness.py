@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgen.codegen.environment import render
+from aotgen.codegen.simd import PARTS, simd_header
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.ops.registry import op_def
@@ -128,7 +128,7 @@ class Build:
 
     def render(self) -> str:
         template = NestTemplate()
-        lines = [render(f"simd/{self.target.isa}.h.j2", math=MATH)]
+        lines = [simd_header(self.target.isa, [*MATH, *PARTS])]
         calls = []
         for k, case in enumerate(self.cases):
             assert template.applies(case.group, self.target) is None, case.name
