@@ -1,6 +1,7 @@
 """The Graph: nodes over typed values, in execution order.
 
-A value is a constant (``const`` is its array), a graph input, or the output of one node.
+A value is a constant (``const`` is its array), a graph input, what a state variable holds when a
+run begins, or the output of one node.
 Activations of convolutions and pools are channels-last (NWC, NHWC, NDHWC). Values and nodes compare
 by identity. After ``fuse_ops`` the graph carries ``groups``: a partition of its nodes, each the
 work of one kernel call.
@@ -152,6 +153,22 @@ class Group:
 
 
 @dataclass(eq=False)
+class State:
+    """A variable that keeps a tensor from run to run.
+
+    Attributes:
+        value: what it holds when a run begins; no node computes it. Its name is the variable's.
+        initial: what it holds before the first run and after a reset; of ``value``'s type.
+        update: what it holds when a run has ended, of ``value``'s element type and shape; ``value``
+            itself when nothing sets it.
+    """
+
+    value: Value
+    initial: Array
+    update: Value
+
+
+@dataclass(eq=False)
 class Graph:
     """A model. ``nodes`` are in an order in which they can run.
 
@@ -161,6 +178,7 @@ class Graph:
         outputs: in the model file's order; a value may be an input, a constant, or appear twice.
         output_names: the model file's names of the outputs, parallel to ``outputs``.
         groups: after fuse_ops, a partition of ``nodes`` in execution order; None before.
+        states: what the model keeps from one run to the next. All are set at once when a run ends.
     """
 
     name: str
@@ -169,10 +187,28 @@ class Graph:
     nodes: list[Node]
     output_names: list[str] = field(default_factory=list)
     groups: list[Group] | None = None
+    states: list[State] = field(default_factory=list)
     used_names: dict[str, int] = field(default_factory=dict, repr=False)
 
+    @property
+    def sources(self) -> list[Value]:
+        """What exists before the first node: the inputs, and what the states hold."""
+        return [*self.inputs, *(state.value for state in self.states)]
+
+    @property
+    def results(self) -> list[Value]:
+        """What a run is for: the outputs, and what the states are set to."""
+        return [*self.outputs, *(state.update for state in self.states)]
+
+    def redirect_results(self, old: Value, new: Value) -> None:
+        """Let every output and state that takes ``old`` take ``new``."""
+        self.outputs = [new if v is old else v for v in self.outputs]
+        for state in self.states:
+            if state.update is old:
+                state.update = new
+
     def values(self) -> Iterator[Value]:
-        """Every value once: inputs, then by node its constants and outputs."""
+        """Every value once: inputs and states, then by node its constants and outputs."""
         seen: set[int] = set()
 
         def fresh(values: Iterable[Value | None]) -> Iterator[Value]:
@@ -181,18 +217,18 @@ class Graph:
                     seen.add(id(value))
                     yield value
 
-        yield from fresh(self.inputs)
+        yield from fresh(self.sources)
         for node in self.nodes:
             yield from fresh(node.inputs)
             yield from fresh(node.outputs)
-        yield from fresh(self.outputs)
+        yield from fresh(self.results)
 
     def constants(self) -> Iterator[Value]:
         return (v for v in self.values() if v.is_const)
 
     def users(self) -> dict[Value, list[Node]]:
-        """For every value the nodes that read it, in order, a node once; graph outputs do not
-        count.
+        """For every value the nodes that read it, in order, a node once; graph outputs and states
+        do not count.
         """
         table: dict[Value, list[Node]] = {value: [] for value in self.values()}
         for node in self.nodes:
@@ -257,6 +293,13 @@ class Graph:
             for b, t in zip(bases, found, strict=True)
         ]
         return node
+
+    def add_state(self, name: str, type: TensorType, initial: Array) -> State:
+        """A new state variable that nothing sets yet; ``name`` is made unique."""
+        value = Value(self.unique_name(name), type)
+        state = State(value, initial, value)
+        self.states.append(state)
+        return state
 
     def add(self, op: str, inputs: Sequence[Value | None], **kwargs: Any) -> Value:
         """``make`` a node, append it, and return its first output. Arguments are those of

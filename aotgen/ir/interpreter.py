@@ -1,6 +1,7 @@
 """Runs a Graph in numpy: the oracle for every pass, template and board.
 
-Each node's result is what the ``numpy`` rule of its op says. Nothing here knows an op.
+Each node's result is what the ``numpy`` rule of its op says. Nothing here knows an op. ``run`` is
+one step from the initial state; an ``Instance`` keeps the state from step to step.
 """
 
 from __future__ import annotations
@@ -18,10 +19,41 @@ Observer = Callable[[Value, Array], None]
 """Called once for every node output, in execution order, with its value."""
 
 
+class Instance:
+    """A model that is run step by step; its state variables carry over.
+
+    Attributes:
+        graph: verified; it must not change as long as the instance is used.
+        state: what each variable holds, by its name; the arrays are never written to.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.state: dict[str, Array] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Let every variable hold its initial value: the next step is the first one."""
+        self.state = {s.value.name: s.initial for s in self.graph.states}
+
+    def step(
+        self, inputs: Mapping[str, Array], *, observe: Observer | None = None
+    ) -> dict[str, Array]:
+        """One run; see ``run``. The state changes when it has ended without an error."""
+        graph = self.graph
+        env = _bind_inputs(graph, inputs)
+        env.update({s.value: self.state[s.value.name] for s in graph.states})
+        names = graph.output_names or [value.name for value in graph.outputs]
+        _execute(graph.nodes, env, keep=graph.results, observe=observe)
+        found = {n: _result(env, v) for n, v in zip(names, graph.outputs, strict=True)}
+        self.state = {s.value.name: _result(env, s.update) for s in graph.states}
+        return found
+
+
 def run(
     graph: Graph, inputs: Mapping[str, Array], *, observe: Observer | None = None
 ) -> dict[str, Array]:
-    """The outputs of ``graph`` for ``inputs``.
+    """The outputs of ``graph`` for ``inputs``, from its initial state.
 
     Args:
         graph: verified; groups are ignored.
@@ -37,23 +69,21 @@ def run(
         UsageError: an input is missing, unknown, or of another dtype or shape.
         ModelError: a value that only shows when the model runs is wrong, such as an index.
     """
-    env = _bind_inputs(graph, inputs)
-    names = graph.output_names or [value.name for value in graph.outputs]
-    _execute(graph.nodes, env, keep=graph.outputs, observe=observe)
-    return {n: _result(env, v) for n, v in zip(names, graph.outputs, strict=True)}
+    return Instance(graph).step(inputs, observe=observe)
 
 
 def run_drawn(
-    graph: Graph, feeds: Mapping[str, Array]
+    model: Graph | Instance, feeds: Mapping[str, Array]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """(feeds, outputs as of ``run``) for inputs that were drawn at random: where the model refuses
+    """(feeds, outputs) of a step with inputs that were drawn at random: where the model refuses
     one of them, an integer that is an index into an axis of one element, all integers become 0.
     """
+    instance = model if isinstance(model, Instance) else Instance(model)
     try:
-        return dict(feeds), run(graph, feeds)
+        return dict(feeds), instance.step(feeds)
     except ModelError:
         small = {k: v if v.dtype.kind == "f" else np.zeros_like(v) for k, v in feeds.items()}
-        return small, run(graph, small)
+        return small, instance.step(small)
 
 
 def run_values(
@@ -71,6 +101,7 @@ def run_values(
             raise UsageError(f"graph {graph.name!r} has no value {name!r}")
     keep = [table[name] for name in names]
     env = _bind_inputs(graph, inputs)
+    env.update({s.value: s.initial for s in graph.states})
     _execute(_needed(graph, keep), env, keep=keep, observe=None)
     return {v.name: _result(env, v) for v in keep}
 

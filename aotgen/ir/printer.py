@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from aotgen.ir.graph import Graph, Group, Node, Value
-from aotgen.ir.types import DType
+from aotgen.ir.graph import Graph, Group, Node, State, Value
+from aotgen.ir.types import Array, DType
 
 _SMALL = 4
 """Constants of at most so many elements are printed in full."""
@@ -31,13 +31,14 @@ def print_graph(graph: Graph) -> str:
     outputs = ", ".join(f"{n} = %{v.name}" for n, v in zip(names, graph.outputs, strict=True))
     printed: set[Value] = set()
     lines = [f"graph {graph.name}({inputs}) -> ({outputs}) {{"]
+    lines += _indent(_state_lines(graph.states))
     if graph.groups is None:
         for node in graph.nodes:
             lines += _indent(_node_lines(node, printed))
     else:
         for index, group in enumerate(graph.groups):
             lines += _indent(_group_lines(index, group, printed))
-    lines += _indent(_constant_lines(graph.outputs, printed))
+    lines += _indent(_constant_lines(graph.results, printed))
     return "\n".join([*lines, "}", ""])
 
 
@@ -80,13 +81,18 @@ def _constant_lines(values: Iterable[Value], printed: set[Value]) -> list[str]:
     for value in values:
         if value.const is not None and value not in printed:
             printed.add(value)
-            lines.append(f"%{value.name}: const {value.type} {_content(value)}")
+            lines.append(f"%{value.name}: const {value.type} {_content(value.const)}")
     return lines
 
 
-def _content(value: Value) -> str:
-    """The elements of a small constant, a digest of a large one."""
-    array = np.asarray(value.const, order="C")
+def _state_lines(states: Iterable[State]) -> list[str]:
+    """One line a state variable: what it starts from, and what a run sets it to."""
+    return [f"state {s.value!r} from {_content(s.initial)} to %{s.update.name}" for s in states]
+
+
+def _content(values: Array) -> str:
+    """The elements of a small array, a digest of a large one."""
+    array = np.asarray(values, order="C")
     if array.size <= _SMALL:
         return "{" + ", ".join(_scalar(x) for x in array.ravel().tolist()) + "}"
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)

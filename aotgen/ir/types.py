@@ -141,23 +141,26 @@ class Requant:
     """How an integer op brings its int32 accumulator to the output's type.
 
     Attributes:
-        kind: which arithmetic, byte for byte: that of TFLite Micro, of LiteRT's reference
-            kernels, or onnxruntime's float scale with round-half-to-even.
-        multiplier: Q31 multipliers (tflm, litert), one or one per output channel; empty for onnx.
-        shift: left shifts that go with them; empty for onnx.
-        scale: float32 scales (onnx), one or one per output channel; empty for tflm and litert.
+        kind: which arithmetic, byte for byte: the fixed points of TFLite Micro or of TFLite with
+            single rounding, LiteRT's float64 scale ("real"), or onnxruntime's float32 scale.
+        multiplier: Q31 multipliers (tflm, litert), one or one per output channel; else empty.
+        shift: left shifts that go with them; else empty.
+        scale: float32 (onnx) or float64 (real), one or one per output channel; else empty.
         zero_point: of the output.
         lo: lowest output value, after the fused activation.
         hi: highest output value.
+        wide: the accumulator is an int64, as with TFLite's int16 activations and int64 bias; not
+            for onnx.
     """
 
-    kind: Literal["tflm", "litert", "onnx"]
+    kind: Literal["tflm", "litert", "real", "onnx"]
     multiplier: tuple[int, ...]
     shift: tuple[int, ...]
     scale: tuple[float, ...]
     zero_point: int
     lo: int
     hi: int
+    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def verify(graph: Graph) -> None:
     Checked: names are unique; every value is an input, a constant or the output of the one node
     that it names as its producer; nodes stand after what they read; attributes are immutable; types
     are what the op's type rule says; constants have the type they claim; outputs are defined and
-    named; groups partition the nodes in execution order, keep their inner values to themselves and
-    have valid anchors.
+    named; states start from and are set to what fits them; groups partition the nodes in execution
+    order, keep their inner values to themselves and have valid anchors.
     """
     _check_names(graph)
     defined = _check_sources(graph)
@@ -68,6 +68,13 @@ def _check_sources(graph: Graph) -> set[Value]:
     for value in graph.inputs:
         if value.producer is not None or value.is_const:
             _fault(graph, f"input %{value.name} has a producer or is a constant")
+        defined.add(value)
+    for state in graph.states:
+        value = state.value
+        if value.producer is not None or value.is_const or value in defined:
+            _fault(graph, f"state %{value.name} has a producer, is a constant or an input")
+        if (state.initial.dtype, state.initial.shape) != (value.dtype.numpy, value.type.shape):
+            _fault(graph, f"state {value!r} starts from {state.initial.dtype} of another type")
         defined.add(value)
     for value in graph.constants():
         array = value.const
@@ -121,9 +128,13 @@ def _check_types(graph: Graph, node: Node) -> None:
 
 
 def _check_outputs(graph: Graph, defined: set[Value]) -> None:
-    for value in graph.outputs:
+    for value in graph.results:
         if not value.is_const and value not in defined:
             _fault(graph, f"output %{value.name} is never computed")
+    for state in graph.states:
+        value, update = state.value, state.update
+        if (value.dtype, value.type.shape) != (update.dtype, update.type.shape):
+            _fault(graph, f"state {value!r} is set to {update!r}")
     if graph.output_names and len(graph.output_names) != len(graph.outputs):
         _fault(graph, f"{len(graph.outputs)} outputs have {len(graph.output_names)} names")
 
@@ -135,7 +146,7 @@ def _check_groups(graph: Graph, groups: list[Group]) -> None:
     ):
         _fault(graph, "the groups are not a partition of the nodes in execution order")
     names: set[str] = set()
-    users, outputs = graph.users(), set(graph.outputs)
+    users, outputs = graph.users(), set(graph.results)
     for group in groups:
         if not group.nodes:
             _fault(graph, f"group {group.name!r} is empty")

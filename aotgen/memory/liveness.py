@@ -95,12 +95,14 @@ class Liveness:
         self.spans[source] = self.spans[output] = span
 
     def allocations(self) -> tuple[list[Allocation], dict[Storage, str]]:
-        """What the arena must hold, and the allocation of each storage by name.
+        """What the arena must hold, and the allocation of each storage in it by name.
 
         The scratch of a step is named ``scratch <step>``; a storage ``<number> <root value>``.
         """
         sizes: dict[Storage, tuple[int, int, int]] = {}
         for storage, (first, last) in self.spans.items():
+            if storage.kind == "state":
+                continue
             owner = self.owner(storage)
             size, a, b = sizes.get(owner, (0, first, last))
             sizes[owner] = (max(size, storage.bytes), min(a, first), max(b, last))
@@ -111,7 +113,7 @@ class Liveness:
             for i, step in enumerate(self.steps)
             if step.scratch_bytes
         ]
-        return found, {s: names[self.owner(s)] for s in self.spans}
+        return found, {s: names[self.owner(s)] for s in self.spans if s.kind != "state"}
 
 
 def scratch_name(step: int) -> str:

@@ -26,14 +26,14 @@ class Storage:
 
     Attributes:
         root: the value whose logical elements, plus border, fill it in row-major order.
-        kind: in the arena, or the caller's memory for a graph input or output.
+        kind: in the arena, the caller's memory for a graph input or output, or the state buffer.
         view: the root's view, with its border.
         origin: elements before the root's logical element 0.
         elements: elements in all.
     """
 
     root: Value
-    kind: Literal["arena", "input", "output"]
+    kind: Literal["arena", "input", "output", "state"]
     view: View
     origin: int
     elements: int
@@ -159,13 +159,14 @@ class _Resolver:
         """Channels of a block of the values that their producers write in blocks."""
         self.inputs = set(graph.inputs)
         self.outputs = set(graph.outputs)
+        self.states = {v for s in graph.states for v in (s.value, s.update)}
         self.runs = ConcatRuns(graph)
         self.result = StorageMap()
         self.copied: list[Copy] = []
         self.pending: dict[Node, list[Copy]] = {}
 
     def is_external(self, value: Value) -> bool:
-        return value in self.inputs or value in self.outputs
+        return value in self.inputs or value in self.outputs or value in self.states
 
     def class_of(self, value: Value) -> _Class:
         found = self.classes.get(value)
@@ -187,11 +188,13 @@ class _Resolver:
         if block and self.is_external(root):
             return None
         view, origin, elements = root_view(root, border, block)
-        kind: Literal["arena", "input", "output"] = "arena"
+        kind: Literal["arena", "input", "output", "state"] = "arena"
         if root in self.inputs:
             kind = "input"
         elif root in self.outputs:
             kind = "output"
+        elif root in self.states:
+            kind = "state"
         views: Views = {root: (view, origin)}
         if not self.derive([self.parent[v] for v in members[1:]], views):
             return None

@@ -142,7 +142,7 @@ def _may_be(x: Expr, value: int) -> bool:
     return array is None or bool((array == value).any())
 
 
-def _te_div(attrs: Attributes, a: Expr, b: Expr) -> Expr:
+def te_div(attrs: Attributes, a: Expr, b: Expr) -> Expr:
     """Integers by 0 give 0, and the least one by -1 itself, as numpy has it; C leaves both
     undefined, and processors stop at them.
     """
@@ -204,7 +204,7 @@ def _te_shift(name: str) -> Callable[[Attributes, Expr, Expr], Expr]:
 
 
 _COMPUTE = {
-    "div": _te_div,
+    "div": te_div,
     "pow": _te_pow,
     "mod": _te_mod,
     "shift_left": _te_shift("shift_left"),

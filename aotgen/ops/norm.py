@@ -409,9 +409,13 @@ def _infer_lrn(node: Node) -> list[TensorType]:
     return _plain(node, x)
 
 
-def lrn_window(size: int) -> tuple[int, int]:
-    """How many channels before and after its own lrn sums: floor and ceil of (size - 1) / 2."""
-    return (size - 1) // 2, size // 2
+def lrn_window(node: Node) -> tuple[int, int]:
+    """How many channels before and after its own lrn sums: attribute ``before``, by default
+    floor of (size - 1) / 2, and what is left of ``size``.
+    """
+    size = int(node.attrs["size"])
+    before = int(node.attrs.get("before", (size - 1) // 2))
+    return before, size - 1 - before
 
 
 def _lrn(node: Node, arrays: Arrays) -> list[AnyArray]:
@@ -419,7 +423,7 @@ def _lrn(node: Node, arrays: Arrays) -> list[AnyArray]:
     a, size = node.attrs, int(node.attrs["size"])
 
     def normalise(x: AnyArray) -> AnyArray:
-        width: Sequence[tuple[int, int]] = [(0, 0)] * (x.ndim - 1) + [lrn_window(size)]
+        width: Sequence[tuple[int, int]] = [(0, 0)] * (x.ndim - 1) + [lrn_window(node)]
         square = np.pad(np.square(x), width)
         total = sum(square[..., i : i + x.shape[-1]] for i in range(size))
         return np.asarray(x / np.power(a["bias"] + a["alpha"] / size * total, a["beta"]))
@@ -433,7 +437,7 @@ def _te_lrn(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """
     x, attrs = present(inputs, 0), node.attrs
     size, channels = int(attrs["size"]), x.shape[-1]
-    before, _ = lrn_window(size)
+    before, _ = lrn_window(node)
 
     @cache
     def bases_of(pixel: tuple[Index, ...]) -> Tensor:

@@ -28,11 +28,12 @@ from aotgen.ops.common import (
 )
 from aotgen.ops.registry import OpDef, OpPattern, register
 from aotgen.te.compute import Tensor, compute, present, product_of, reduce, window
-from aotgen.te.expr import Expr
+from aotgen.te.expr import Combiner, Expr
 from aotgen.te.index import Index
 
 
-def _infer(node: Node) -> list[TensorType]:
+def infer_pool(node: Node) -> list[TensorType]:
+    """The type rule of pools: x [N,*S,C] and a window that fits into it with its pads."""
     x = type_of(node)
     expect_rank(node, x, 3)
     spatial = x.rank - 2
@@ -47,7 +48,8 @@ def _infer(node: Node) -> list[TensorType]:
     return [TensorType(x.dtype, (x.shape[0], *extents, x.shape[-1]), x.quant)]
 
 
-def _windows(node: Node, padded: AnyArray) -> Any:
+def windows(node: Node, padded: AnyArray) -> Any:
+    """For every cell of the window its view [N,*out,C] of ``padded``."""
     a = node.attrs
     out = [
         window_extent(n, k, s, d, 0)
@@ -62,9 +64,9 @@ def _max_pool(node: Node, arrays: Arrays) -> list[AnyArray]:
     """Maximum of the cells inside the input; the type's lowest value where a window has none."""
     x = need(arrays)
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    windows = _windows(node, pad_spatial(x, node.attrs["pads"], lowest))
-    y = next(windows).copy()
-    for view in windows:
+    views = windows(node, pad_spatial(x, node.attrs["pads"], lowest))
+    y = next(views).copy()
+    for view in views:
         np.maximum(y, view, out=y)
     return [y]
 
@@ -83,12 +85,12 @@ def counted_cells(node: Node, spatial: tuple[int, ...]) -> AnyArray:
         padded = pad_spatial(pad_spatial(ones, own, 1.0), (*(0,) * n, *extra), 0.0)
     else:
         padded = pad_spatial(ones, pads, 0.0)
-    return np.asarray(sum(_windows(node, padded)))
+    return np.asarray(sum(windows(node, padded)))
 
 
 def _avg_pool(node: Node, arrays: Arrays) -> list[AnyArray]:
     x = need(arrays)
-    total = sum(_windows(node, pad_spatial(wide(x), node.attrs["pads"], 0)))
+    total = sum(windows(node, pad_spatial(wide(x), node.attrs["pads"], 0)))
     with np.errstate(all="ignore"):
         return [np.asarray(total / counted_cells(node, x.shape[1:-1])).astype(x.dtype)]
 
@@ -102,45 +104,56 @@ def _te_windows(
     return [window(*p) for p in parameters]
 
 
-def _te_pool(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    x, a = present(inputs, 0), node.attrs
-    spatial = x.rank - 2
-    names = ("kd", "kh", "kw")[-spatial:] if spatial <= 3 else [f"k{n}" for n in range(spatial)]
+def _counts(node: Node, i: Sequence[Index], extents: Sequence[int]) -> list[Index]:
+    """Cells that avg_pool's divisor counts along each axis, of an input with these ``extents``."""
+    a, spatial = node.attrs, len(extents)
     begins, ends = a["pads"][:spatial], a["pads"][spatial:]
-    extra = tuple(a.get("ceil_extra", (0,) * spatial))
+    if not a.get("count_include_pad", False):
+        bounds = _te_windows(node, i, extents, begins)
+    else:
+        extra = tuple(a.get("ceil_extra", (0,) * spatial))
+        padded = [n + b + e - c for n, b, e, c in zip(extents, begins, ends, extra, strict=True)]
+        bounds = _te_windows(node, i, padded, (0,) * spatial)
+    return [hi - lo for lo, hi, _ in bounds]
 
-    def counts(i: Sequence[Index]) -> list[Index]:
-        """Cells that avg_pool's divisor counts along each axis."""
-        if not a["count_include_pad"]:
-            bounds = _te_windows(node, i, x.shape[1:-1], begins)
-        else:
-            padded = [
-                n + b + e - c for n, b, e, c in zip(x.shape[1:-1], begins, ends, extra, strict=True)
-            ]
-            bounds = _te_windows(node, i, padded, (0,) * spatial)
-        return [hi - lo for lo, hi, _ in bounds]
+
+def _te_over(combiner: Combiner, node: Node, x: Tensor, i: Sequence[Index]) -> Expr:
+    """The combination of the cells of ``x`` inside the window of output ``i``."""
+    a, spatial = node.attrs, x.rank - 2
+    names = ("kd", "kh", "kw")[-spatial:] if spatial <= 3 else [f"k{n}" for n in range(spatial)]
+    begins = a["pads"][:spatial]
+    position = i[1:-1]
+    bounds = _te_windows(node, position, x.shape[1:-1], begins)
+
+    def tap(*k: Index) -> Expr:
+        where = (
+            p * s - b + t * d
+            for p, s, b, t, d in zip(position, a["strides"], begins, k, a["dilations"], strict=True)
+        )
+        return x(i[0], *where, i[-1])
+
+    return reduce(combiner, list(zip(names, bounds, strict=True)), tap)
+
+
+def te_window_sum(node: Node, x: Tensor, i: Sequence[Index]) -> tuple[Expr, Expr]:
+    """The sum over the window of output ``i``, and how many cells count for its average."""
+    counts = _counts(node, i[1:-1], x.shape[1:-1])
+    return _te_over("sum", node, x, i), product_of(counts, x.dtype)
+
+
+def _te_pool(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    x = present(inputs, 0)
+    spatial = x.rank - 2
 
     def element(*i: Index) -> Expr:
-        position = i[1:-1]
-        bounds = _te_windows(node, position, x.shape[1:-1], begins)
-
-        def tap(*k: Index) -> Expr:
-            where = (
-                p * s - b + t * d
-                for p, s, b, t, d in zip(
-                    position, a["strides"], begins, k, a["dilations"], strict=True
-                )
-            )
-            return x(i[0], *where, i[-1])
-
-        axes = list(zip(names, bounds, strict=True))
         if node.op == "max_pool":
-            return reduce("max", axes, tap)
-        return reduce("sum", axes, tap) / product_of(counts(position), x.dtype)
+            return _te_over("max", node, x, i)
+        total, count = te_window_sum(node, x, i)
+        return total / count
 
     out_names = ("n", *(f"o{n}" for n in ("d", "h", "w")[-spatial:]), "c") if spatial <= 3 else ()
     return (compute(node.output.shape, x.dtype, element, out_names),)
 
 
-register(OpDef("max_pool", OpPattern.ANCHOR, _infer, _max_pool, _te_pool))
-register(OpDef("avg_pool", OpPattern.ANCHOR, _infer, _avg_pool, _te_pool))
+register(OpDef("max_pool", OpPattern.ANCHOR, infer_pool, _max_pool, _te_pool))
+register(OpDef("avg_pool", OpPattern.ANCHOR, infer_pool, _avg_pool, _te_pool))

@@ -83,21 +83,33 @@ def _infer_quantize(node: Node) -> list[TensorType]:
 
 
 def _quantize(node: Node, arrays: Arrays) -> list[AnyArray]:
-    """saturate(round_half_even(x / scale) + zero_point), in float32; NaN gives the lowest value."""
+    """saturate(round(x / scale) + zero_point), in float32; NaN gives the lowest value. Halves are
+    rounded to the even number, or away from zero where ``ties_to_even`` is False, as TFLite does.
+    """
     x, quant, dtype = need(arrays), node.attrs["quant"], node.attrs["dtype"]
     scale = _per_axis(quant.scale, DType.F32, quant.axis, x.ndim)
     zero = _per_axis(quant.zero_point, DType.F32, quant.axis, x.ndim)
     lo, hi = int_range(dtype)
     with np.errstate(all="ignore"):
-        steps = np.rint(x / scale)
+        steps = x / scale
     low, high = np.float32(lo) - zero, np.float32(hi) - zero
     inside = np.minimum(np.where(steps > low, steps, low), high)
+    # The bounds are whole numbers, so it does not matter that they come before the rounding.
+    inside = np.rint(inside) if node.attrs.get("ties_to_even", True) else _half_away(inside)
     return [(inside + zero).astype(np.int32).astype(dtype.numpy)]
 
 
-def saturate(steps: Expr, zero: Expr, lo: int, hi: int, dtype: DType) -> Expr:
-    """``steps`` (float32, whole numbers) + ``zero`` (int32) within [lo, hi], as ``dtype``; NaN
-    gives ``lo``.
+def _half_away(x: AnyArray) -> AnyArray:
+    """x (float32, finite) rounded to the nearest whole number, halves away from zero."""
+    whole = np.trunc(x)
+    return np.asarray(whole + np.trunc(np.float32(2) * (x - whole)))
+
+
+def saturate(
+    steps: Expr, zero: Expr, lo: int, hi: int, dtype: DType, half_away: bool = False
+) -> Expr:
+    """``steps`` (float32) + ``zero`` (int32) within [lo, hi], as ``dtype``; NaN gives ``lo``.
+    ``steps`` are whole numbers, or with ``half_away`` are rounded, halves away from zero.
 
     The bounds are float32 before the zero point is added, so that the conversion to an integer is
     always defined.
@@ -111,6 +123,10 @@ def saturate(steps: Expr, zero: Expr, lo: int, hi: int, dtype: DType) -> Expr:
     # NaN is not greater; a maximum would leave open what it is with NaN.
     above = select(call("greater", steps, low), steps, low)
     inside = call("min", above, high)
+    if half_away:
+        down = call("trunc", inside)
+        # The difference is exact, and twice it is 1 or more just where half a step is missing.
+        inside = down + call("trunc", (inside - down) * 2.0)
     whole = cast(DType.I32, inside)
     if not (isinstance(zero, Const) and zero.value == 0):
         whole = whole + zero
@@ -121,13 +137,16 @@ def _te_quantize(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, .
     x, quant, dtype = present(inputs, 0), node.attrs["quant"], node.attrs["dtype"]
     scale = _te_values("scale", quant.scale, DType.F32)
     zero = _te_values("zero", quant.zero_point, DType.I32)
+    to_even = node.attrs.get("ties_to_even", True)
 
     def element(*i: Index) -> Expr:
         channel = None if quant.axis is None else i[quant.axis]
         divisor = scale(channel)
         unit = isinstance(divisor, Const) and divisor.value == 1.0
-        steps = call("round", x(*i) if unit else x(*i) / divisor)
-        return saturate(steps, zero(channel), *int_range(dtype), dtype)
+        steps = x(*i) if unit else x(*i) / divisor
+        if to_even:
+            steps = call("round", steps)
+        return saturate(steps, zero(channel), *int_range(dtype), dtype, not to_even)
 
     return (compute(x.shape, dtype, element, x.names),)
 
@@ -237,14 +256,21 @@ register(
 )
 
 
+def accumulator(requant: Requant | None) -> DType:
+    """The type of the sums, and of the bias."""
+    return DType.I64 if requant is not None and requant.wide else DType.I32
+
+
 def _infer_integer(node: Node, like: str, channels: int) -> list[TensorType]:
     """Type of an integer conv or matmul: the shape by the rule of the float op ``like``."""
     types = [type_of(node, 0), type_of(node, 1), optional_type(node, 2)]
     for what, t in zip(("input", "weights"), types, strict=False):
         if t is not None and t.dtype not in QUANTIZED:
             fail(node, f"its {what} are {t.dtype.value}, must be of 8 or 16 bits")
-    if types[2] is not None and types[2].dtype is not DType.I32:
-        fail(node, f"its bias is {types[2].dtype.value}, must be int32")
+    requant, dtype = node.attrs["requant"], node.attrs["dtype"]
+    sums = accumulator(requant)
+    if types[2] is not None and types[2].dtype is not sums:
+        fail(node, f"its bias is {types[2].dtype.value}, must be {sums.value}")
     stand_in = [None if t is None else Value("", TensorType(DType.I32, t.shape)) for t in types]
     shape = op_def(like).infer(Node(like, stand_in, [], node.attrs, node.name, node.origin))[0]
     zeros = optional_type(node, 3), optional_type(node, 4)
@@ -252,7 +278,6 @@ def _infer_integer(node: Node, like: str, channels: int) -> list[TensorType]:
         fail(node, f"its input has {zeros[0].numel} zero points, needs one")
     if zeros[1] is not None and zeros[1].numel != 1:
         expect_shape(node, "the weights' zero point", zeros[1], [channels])
-    requant, dtype = node.attrs["requant"], node.attrs["dtype"]
     if requant is None and dtype is not DType.I32:
         fail(node, f"an accumulator is int32, not {dtype.value}")
     if requant is not None and dtype not in QUANTIZED:
@@ -261,19 +286,19 @@ def _infer_integer(node: Node, like: str, channels: int) -> list[TensorType]:
 
 
 def _shifted(x: AnyArray, zero: AnyArray | None, shape: Sequence[int] | None = None) -> AnyArray:
-    """x - zero in float64, which holds every sum that int32 can hold exactly."""
+    """x - zero in float64, which holds exactly every sum of products of 16 and 8 bits."""
     if zero is None:
         return x.astype(np.float64)
     return np.asarray(x.astype(np.float64) - zero.reshape(shape if zero.size > 1 and shape else ()))
 
 
 def _finish(node: Node, acc: AnyArray, bias: AnyArray | None) -> list[AnyArray]:
-    """The int32 sums ``acc`` + ``bias`` (they wrap around), requantized when the node says so."""
+    """The sums ``acc`` + ``bias`` (they wrap around), requantized when the node says so."""
+    requant, dtype = node.attrs["requant"], node.attrs["dtype"]
     total = acc.astype(np.int64)
     if bias is not None:
         total = total + bias
-    sums = total.astype(np.int32)
-    requant, dtype = node.attrs["requant"], node.attrs["dtype"]
+    sums = total.astype(accumulator(requant).numpy)
     if requant is None:
         return [sums]
     return [requant_rules.apply(requant, sums, axis=sums.ndim - 1, dtype=dtype)]
@@ -282,25 +307,59 @@ def _finish(node: Node, acc: AnyArray, bias: AnyArray | None) -> list[AnyArray]:
 def _requantized(requant: Requant | None, acc: Expr, channel: Index, dtype: DType) -> Expr:
     if requant is None:
         return acc
-    if requant.kind != "onnx":
-        raise InternalError(f"requantization of kind {requant.kind} has no te definition")
-    scale = _te_values("scale", requant.scale, DType.F32)(channel)
-    steps = call("round", cast(DType.F32, acc) * scale)
-    zero = const(requant.zero_point, DType.I32)
-    return saturate(steps, zero, requant.lo, requant.hi, dtype)
+    if requant.kind == "onnx":
+        scale = _te_values("scale", requant.scale, DType.F32)(channel)
+        steps = call("round", cast(DType.F32, acc) * scale)
+        zero = const(requant.zero_point, DType.I32)
+        return saturate(steps, zero, requant.lo, requant.hi, dtype)
+    if requant.kind == "real":
+        return _te_real(requant, acc, channel, dtype)
+    if requant.wide:
+        steps = _te_wide(requant, acc, channel)
+    else:
+        multiplier = _te_values("multiplier", requant.multiplier, DType.I32)(channel)
+        shift = _te_values("shift", requant.shift, DType.I32)(channel)
+        steps = call(f"requantize_{requant.kind}", acc, multiplier, shift)
+    # Clamped before the zero point is added, so that the sum cannot overflow.
+    low, high = (const(v - requant.zero_point, DType.I32) for v in (requant.lo, requant.hi))
+    inside = call("min", call("max", steps, low), high)
+    return cast(dtype, inside + requant.zero_point if requant.zero_point else inside)
 
 
-def _te_shifted(x: Tensor, zero: Tensor | None, axis: int | None = None) -> Tensor:
-    """x - zero as int32; a zero point that is no scalar runs along ``axis``."""
+def _te_real(requant: Requant, acc: Expr, channel: Index, dtype: DType) -> Expr:
+    """Times a float64, to nearest, ties away from zero."""
+    scaled = cast(DType.F64, acc) * _te_values("scale", requant.scale, DType.F64)(channel)
+    size = call("abs", scaled)
+    whole = call("floor", size)
+    half = call("greater_equal", size - whole, const(0.5, DType.F64))
+    nearest = select(half, whole + 1.0, whole)
+    steps = select(call("less", scaled, const(0.0, DType.F64)), -nearest, nearest)
+    low, high = (const(v - requant.zero_point, DType.F64) for v in (requant.lo, requant.hi))
+    inside = cast(DType.I32, call("min", call("max", steps, low), high))
+    return cast(dtype, inside + requant.zero_point if requant.zero_point else inside)
+
+
+def _te_wide(requant: Requant, acc: Expr, channel: Index) -> Expr:
+    """An int64 accumulator as int32; see ``aotgen.ir.requant``."""
+    reduced = [requant_rules.reduced_multiplier(m) for m in requant.multiplier]
+    right = [15 - s for s in requant.shift]
+    multiplier = _te_values("multiplier", reduced, DType.I64)(channel)
+    half = _te_values("half", [1 << (n - 1) for n in right], DType.I64)(channel)
+    shift = _te_values("shift", right, DType.I64)(channel)
+    return cast(DType.I32, call("shift_right", acc * multiplier + half, shift))
+
+
+def _te_shifted(x: Tensor, zero: Tensor | None, sums: DType, axis: int | None = None) -> Tensor:
+    """x - zero as ``sums``; a zero point that is no scalar runs along ``axis``."""
 
     def element(*i: Index) -> Expr:
         if zero is None:
-            return cast(DType.I32, x(*i))
+            return cast(sums, x(*i))
         many = zero.rank == 1 and zero.shape[0] > 1
         at = [i[axis]] if many and axis is not None else [Index((), 0)] * zero.rank
-        return minus(x(*i), zero(*at))
+        return cast(sums, minus(x(*i), zero(*at)))
 
-    return compute(x.shape, DType.I32, element, x.names)
+    return compute(x.shape, sums, element, x.names)
 
 
 def _te_integer(
@@ -309,8 +368,9 @@ def _te_integer(
     """The te definition of ``like`` on the shifted operands, then the requantization; ``axis``:
     the weights' output channels.
     """
-    x = _te_shifted(present(inputs, 0), optional(inputs, 3))
-    w = _te_shifted(present(inputs, 1), optional(inputs, 4), axis)
+    sums = accumulator(node.attrs["requant"])
+    x = _te_shifted(present(inputs, 0), optional(inputs, 3), sums)
+    w = _te_shifted(present(inputs, 1), optional(inputs, 4), sums, axis)
     rule = op_def(like).compute
     if rule is None:
         raise InternalError(f"op {like} has no te definition")

@@ -14,7 +14,8 @@ takes its own:
 Attributes: ``results``, which of ("y", "h", "c") the node has as outputs, in this order, where y is
 [T, N, H], h and c the state [N, H] behind the last valid step; ``reverse``; ``clip``, the bound of
 every gate's sum or None; ``activations``, a (name, alpha, beta) of ONNX for each gate function;
-``input_forget`` (lstm); ``linear_before_reset`` (gru).
+``input_forget`` and ``cell_clip``, the bound of the cell state or None (lstm);
+``linear_before_reset`` (gru).
 
 Behind a row's length y is 0. A row of length 0 ends in a state of zeros, whatever h0 and c0 are, as
 in onnxruntime.
@@ -47,6 +48,9 @@ from aotgen.ops.registry import OpDef, OpPattern, register
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 """Gates of each op."""
 
+TRIMMED = frozenset({*GATES, "integer_lstm"})
+"""Ops whose attribute ``results`` says which outputs they have."""
+
 INPUTS = ("gates", "r", "rb", "h0", "c0", "p", "lengths")
 """Names of the inputs by position."""
 
@@ -63,6 +67,7 @@ def _sigmoid(x: F64) -> F64:
 
 ACTIVATIONS: dict[str, Callable[[F64, float, float], F64]] = {
     "Affine": lambda x, alpha, beta: alpha * x + beta,
+    "Clip": lambda x, alpha, beta: np.clip(x, alpha, beta),
     "Elu": lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(x), x),
     "HardSigmoid": lambda x, alpha, beta: np.clip(alpha * x + beta, 0.0, 1.0),
     "LeakyRelu": lambda x, alpha, beta: np.where(x < 0, alpha * x, x),
@@ -74,7 +79,7 @@ ACTIVATIONS: dict[str, Callable[[F64, float, float], F64]] = {
     "Tanh": lambda x, alpha, beta: np.tanh(x),
     "ThresholdedRelu": lambda x, alpha, beta: np.where(x < alpha, 0.0, x),
 }
-"""ONNX's gate functions of x, alpha and beta."""
+"""ONNX's gate functions of x, alpha and beta, and Clip: x within [alpha, beta]."""
 
 
 def functions(op: str) -> int:
@@ -86,7 +91,7 @@ def trim_results(node: Node, live: set[Value]) -> bool:
     """Drop the outputs of a recurrent node that nothing reads, of which one must be left; whether
     there were any.
     """
-    if node.op not in GATES or all(v in live for v in node.outputs):
+    if node.op not in TRIMMED or all(v in live for v in node.outputs):
         return False
     kept = [(r, v) for r, v in zip(node.attrs["results"], node.outputs, strict=True) if v in live]
     if not kept:
@@ -183,6 +188,9 @@ class _Cell:
         else:
             f = self.act(0, self.clip(self.gate(total, 2) + self.peephole(2, c)))
         fresh = f * c + i * self.act(1, self.clip(self.gate(total, 3)))
+        bound = self.attrs.get("cell_clip")
+        if bound is not None:
+            fresh = np.clip(fresh, -bound, bound)
         o = self.act(0, self.clip(self.gate(total, 1) + self.peephole(1, fresh)))
         return o * self.act(2, fresh), fresh
 

@@ -95,7 +95,9 @@ def _rule(reduction: Reduction) -> Callable[[Node, Arrays], list[AnyArray]]:
 Body = Callable[[Expr], Expr]
 
 
-def _outer(node: Node, indices: Sequence[Index], axes: Sequence[int]) -> list[Index | None]:
+def surviving_indices(
+    node: Node, indices: Sequence[Index], axes: Sequence[int]
+) -> list[Index | None]:
     """The input's indices that the output's give; None along the reduced ``axes``."""
     rank = node.input(0).type.rank
     if node.attrs["keepdims"]:
@@ -159,7 +161,7 @@ def _te_reduce(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
 
     def element(*indices: Index) -> Expr:
-        return _COMPUTE[node.op](x, _outer(node, indices, axes), count)
+        return _COMPUTE[node.op](x, surviving_indices(node, indices, axes), count)
 
     return (compute(node.output.shape, x.dtype, element),)
 
@@ -196,7 +198,7 @@ def _te_arg(node: Node, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     miss = const(0 if last else extent - 1, DType.I32)
 
     def element(*indices: Index) -> Expr:
-        outer = _outer(node, indices, (axis,))
+        outer = surviving_indices(node, indices, (axis,))
         kept = keep_row(x, outer) if is_costly(x, outer) else x
         best = over(kept, outer, extreme)
 

@@ -15,7 +15,7 @@ from aotgen.errors import InternalError
 from aotgen.ir.types import Array, TensorType
 
 if TYPE_CHECKING:
-    from aotgen.ir.graph import Node
+    from aotgen.ir.graph import Node, Value
 
 
 class OpPattern(enum.IntEnum):
@@ -53,6 +53,8 @@ class OpDef:
         macs: multiply-accumulates of a node, for reports; None counts as zero.
         compute_rows: another compute definition, with rows kept in scratch memory; preferred where
             there is such memory (not on a GPU). None where ``compute`` serves both.
+        in_place: (input, output) pairs of a node whose kernels are right when both have the same
+            memory; for a state that the node replaces. None for no such pairs.
     """
 
     name: str
@@ -62,6 +64,7 @@ class OpDef:
     compute: Callable[..., Any] | None = None
     macs: Callable[[Node], int] | None = None
     compute_rows: Callable[..., Any] | None = None
+    in_place: Callable[[Node], list[tuple[Value, Value]]] | None = None
 
 
 _OPS: dict[str, OpDef] = {}

@@ -6,6 +6,7 @@ gather(x, constant range) = slice(x)
 op(x)                     = x                   reshape, slice, pad, ... that change nothing
 op(reshape(x))            = reshape(op(x))      so that an element-wise op can join x's kernel
 conv(pad(x, 0))           = conv(x)             with larger pads; pools: ``_pad_into_window``
+qconv(pad(x, zero point)) = qconv(x)            likewise
 op(expand(x), y)          = op(x, y)            when y gives the result its shape
 pool over the whole image = reduce_mean, reduce_max
 """
@@ -17,7 +18,7 @@ import math
 from aotgen.ir.graph import Node, Value
 from aotgen.passes.layout import broadcasts
 from aotgen.passes.pattern import Const, Match, Op, Rule, Scalar, Var
-from aotgen.passes.rewrite import Rewriter
+from aotgen.passes.rewrite import Rewriter, is_movable_node
 
 ELEMENTWISE_UNARY = (
     "relu",
@@ -117,6 +118,33 @@ def _pad_into_window(rw: Rewriter, match: Match) -> str | None:
     if node.op == "avg_pool":
         attrs["count_include_pad"] = True
     rw.replace(node, node.op, [x, *node.inputs[1:]], attrs, absorbed=[pad], name=node.name)
+    return None
+
+
+def _is_static_node(node: Node) -> bool:
+    return all(v.type.is_static for v in (*node.args, *node.outputs))
+
+
+def _pad_into_integer_conv(rw: Rewriter, match: Match) -> str | None:
+    """Explicit zero points in front of an integer conv become its own pads."""
+    node = match.root
+    pad, zero = node.input(0).producer, node.optional(3)
+    if pad is None or pad.op != "pad":
+        return "does not follow a pad"
+    x, pads = pad.input(0), pad.attrs["pads"]
+    rank = x.type.rank
+    outer = (pads[0], pads[rank - 1], pads[rank], pads[2 * rank - 1])
+    if pad.attrs["mode"] != "constant" or any(outer) or min(pads) < 0:
+        return "does not pad the spatial axes with a constant"
+    if zero is not None and zero.const is None:
+        return "its zero point is known only at run time"
+    known = 0 if zero is None or zero.const is None else int(zero.const.reshape(-1)[0])
+    if int(pad.attrs["value"]) != known:
+        return "does not pad with the zero point"
+    begins, ends = pads[1 : rank - 1], pads[rank + 1 : 2 * rank - 1]
+    own = zip(node.attrs["pads"], (*begins, *ends), strict=True)
+    attrs = {**node.attrs, "pads": tuple(a + b for a, b in own)}
+    rw.replace(node, "qconv", [x, *node.inputs[1:]], attrs, absorbed=[pad], name=node.name)
     return None
 
 
@@ -231,9 +259,22 @@ SHAPE_RULES = (
         "no-op",
         Op(("reshape", "slice", "pad", "expand", "tile", "concat", "split"), _x),
         _drop_no_op,
+        admits=is_movable_node,
     ),
-    Rule("reshape of reshape", Op("reshape", Op("reshape", _x)), _merge_reshape, shared=True),
-    Rule("slice of slice", Op("slice", Op("slice", _x, name="inner")), _merge_slice, shared=True),
+    Rule(
+        "reshape of reshape",
+        Op("reshape", Op("reshape", _x)),
+        _merge_reshape,
+        shared=True,
+        admits=is_movable_node,
+    ),
+    Rule(
+        "slice of slice",
+        Op("slice", Op("slice", _x, name="inner")),
+        _merge_slice,
+        shared=True,
+        admits=is_movable_node,
+    ),
     Rule("op of reshape", Op(ELEMENTWISE_UNARY, _reshaped), _reshape_behind),
     Rule("op of reshape and number", Op(("mul", "add"), _reshaped, Scalar()), _reshape_behind),
     Rule(
@@ -253,6 +294,13 @@ SHAPE_RULES = (
         Op("conv", Op("pad", _x, name="padded"), Var("w"), Var("b")),
         _pad_into_window,
         shared=True,
+    ),
+    Rule(
+        "pad of integer conv",
+        Op("qconv"),
+        _pad_into_integer_conv,
+        shared=True,
+        admits=_is_static_node,
     ),
     Rule("expand", Op(BROADCAST), _drop_expand, shared=True),
     Rule("gather of range", Op("gather", _x, Const("indices")), _gather_as_slice),

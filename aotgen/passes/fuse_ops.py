@@ -75,7 +75,7 @@ class _Fusion:
         self.graph = graph
         self.position = {node: i for i, node in enumerate(graph.nodes)}
         self.users = graph.users()
-        self.results = set(graph.outputs)
+        self.results = set(graph.results)
         self.owner: dict[Node, Node] = {}
         self.members: dict[Node, list[Node]] = {}
         self._movable: dict[Node, bool] = {}

@@ -66,7 +66,7 @@ class _Legalizer:
                 self._cast(node)
             else:
                 self._compute(node)
-        for value in self.graph.outputs:
+        for value in self.graph.results:
             self._store(value)
         self.graph.nodes = self.nodes
 

@@ -56,8 +56,8 @@ class _Memory:
             list(dict.fromkeys(self.buffer_of[v] for v in (*g.activations, *g.outputs)))
             for g in groups
         ]
-        self.pinned = {self.buffer_of[v] for v in graph.outputs if v in self.buffer_of}
-        self.born = {self.buffer_of[v] for v in graph.inputs}
+        self.pinned = {self.buffer_of[v] for v in graph.results if v in self.buffer_of}
+        self.born = {self.buffer_of[v] for v in graph.sources}
 
     def peak(self, order: Sequence[int]) -> int:
         """Most bytes live while any group runs."""

@@ -257,12 +257,14 @@ class Rule:
         pattern: where it applies.
         rewrite: does it, or returns why not.
         shared: nodes inside the match may have readers outside (they stay for those).
+        admits: what every node of the match must be; most rules are about real numbers.
     """
 
     name: str
     pattern: Op | Product
     rewrite: Rewrite
     shared: bool = False
+    admits: Callable[[Node], bool] = is_plain_node
 
     def apply(self, rw: Rewriter, node: Node) -> bool:
         """Try the rule at ``node``; True when it rewrote something."""
@@ -276,7 +278,7 @@ class Rule:
         return False
 
     def _check(self, rw: Rewriter, match: Match) -> str | None:
-        if not all(map(is_plain_node, match.nodes)):
+        if not all(map(self.admits, match.nodes)):
             return "a value is quantized or has a dimension known only at run time"
         if self.shared:
             return None

@@ -31,8 +31,10 @@ from aotgen.passes.order_groups import OrderGroups
 from aotgen.passes.quantize_canonicalize import QuantizeCanonicalize
 from aotgen.passes.simplify_inference import SimplifyInference
 from aotgen.passes.sink_transposes import SinkTransposes
+from aotgen.passes.unwrap_dilation import UnwrapDilation
 
 SIMPLIFICATIONS: tuple[Pass, ...] = (
+    UnwrapDilation(),
     LegalizeF16(),
     SimplifyInference(),
     SinkTransposes(),

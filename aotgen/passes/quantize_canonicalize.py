@@ -246,6 +246,8 @@ def _requantize(rw: Rewriter, node: Node) -> bool:
     clamp of quantized ones.
     """
     quant, dtype = node.attrs["quant"], node.attrs["dtype"]
+    if not node.attrs.get("ties_to_even", True):
+        return False  # a Requant of kind onnx rounds halves to even
     value, clamps = node.input(0), []
     inner = value.producer
     while inner is not None and inner.op in ("relu", "clip") and rw.sole_user(value) is not None:
@@ -376,9 +378,9 @@ def _split_concat(rw: Rewriter, node: Node) -> bool:
         return False
     if rw.sole_user(inner.output) is None:
         return False
-    attrs = {"quant": quant, "dtype": node.attrs["dtype"]}
     parts = [
-        rw.insert_before(node, "quantize", [v], origin=node.origin, **attrs) for v in inner.args
+        rw.insert_before(node, "quantize", [v], origin=node.origin, **node.attrs)
+        for v in inner.args
     ]
     rw.replace(node, "concat", parts, inner.attrs, absorbed=[inner], name=inner.name)
     return True

@@ -78,8 +78,8 @@ class Rewriter:
         return list(self._users.get(value, ()))
 
     def is_output(self, value: Value) -> bool:
-        """``value`` is an output of the graph."""
-        return any(v is value for v in self.graph.outputs)
+        """``value`` is an output of the graph, or what a state is set to."""
+        return any(v is value for v in self.graph.results)
 
     def sole_user(self, value: Value) -> Node | None:
         """The one node that reads ``value``; None with several readers or for a graph output."""
@@ -183,7 +183,7 @@ class Rewriter:
             user.inputs = [new if v is old else v for v in user.inputs]
             self._users.setdefault(new, {})[user] = None
         self._users.get(old, {}).clear()
-        self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
+        self.graph.redirect_results(old, new)
         self.modified = True
         self._remove_dead([old])
 

@@ -28,6 +28,11 @@ MATH = frozenset(
 FIXED_POINT = frozenset(["srdhm", "rounding_shift", "requantize_tflm", "requantize_litert"])
 """Functions of int32 values in simd/requantize: ``s_srdhm`` of scalars, ``visrdhm`` of vectors."""
 
+FIXED_MATH = frozenset(
+    ["spare_bits", "one_over", "log_at_least_one", "inverse_root", "inverse_root_shift"]
+)
+"""Functions of one int32 in simd/fixed_math: ``s_one_over``; there are none of vectors."""
+
 INFIX = {
     "add": "+",
     "sub": "-",
@@ -222,6 +227,9 @@ class CPrinter:
         if fn in FIXED_POINT and dtype is DType.I32:
             self.math.add("requantize")
             return f"s_{fn}({', '.join(args)})"
+        if fn in FIXED_MATH and dtype is DType.I32:
+            self.math |= {"requantize", "fixed_math"}
+            return f"s_{fn}({a})"
         if fn == "pow":
             return f"({c})pow((double){a}, (double){args[1]})"
         raise InternalError(f"te function {fn!r} has no text for {dtype.value}")

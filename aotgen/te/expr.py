@@ -326,9 +326,31 @@ def as_expr(value: ExprLike, dtype: DType) -> Expr:
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
+_IDEMPOTENT = frozenset(["max", "min", "max_nan", "min_nan", "and", "or"])
+_OF_EQUALS = {
+    "equal": True,
+    "less_equal": True,
+    "greater_equal": True,
+    "not_equal": False,
+    "less": False,
+    "greater": False,
+    "xor": False,
+}
+"""Results for twice the same argument, unless that may be NaN."""
+
+
 def call(fn: str, *args: Expr) -> Expr:
-    """``fn`` of values of one type; comparisons give bool, everything else that type."""
-    return Call(fn, args, DType.BOOL if fn in _BOOL_RESULT else args[0].dtype)
+    """``fn`` of values of one type; comparisons give bool, everything else that type.
+
+    Of twice the same argument it is decided now: compilers warn of a value compared to itself.
+    """
+    dtype = DType.BOOL if fn in _BOOL_RESULT else args[0].dtype
+    if len(args) == 2 and args[0] == args[1]:
+        if fn in _IDEMPOTENT:
+            return args[0]
+        if fn in _OF_EQUALS and dtype is DType.BOOL and not args[0].dtype.is_float:
+            return Const(_OF_EQUALS[fn], DType.BOOL)
+    return Call(fn, args, dtype)
 
 
 def binary(fn: str, a: ExprLike, b: ExprLike) -> Expr:

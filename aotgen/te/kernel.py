@@ -24,6 +24,9 @@ from aotgen.te.lower import UNROLL, Lowering, Options
 from aotgen.te.simplify import Rewriter, walk
 from aotgen.te.stage import Nest, build, output_axes
 
+LINE = 64
+"""Bytes of a cache line, and no fewer elements than any vector has."""
+
 
 @dataclass(frozen=True, eq=False)
 class Output:
@@ -205,6 +208,8 @@ def _c_kernel(
         lowering = Lowering(nest, options, printer, names, output, own)
         blocks.append(lowering.emit())
     rows = 1 if several else nests[0].rows
+    # Where rows are elements, threads cut between whole cache lines, and no vector is cut in two.
+    grain = LINE if rows > 1 and lowering.rows_are_elements else 1
     body: Block = list(blocks[0])
     if several:
         body = [part for block in blocks for part in ("{", block, "}")]
@@ -219,6 +224,7 @@ def _c_kernel(
         args,
         rows,
         math=frozenset(printer.math),
+        grain=grain,
     )
 
 

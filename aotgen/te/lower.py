@@ -87,6 +87,12 @@ class Lowering(LaneEmitter):
 
     # ---- the nest
 
+    @property
+    def rows_are_elements(self) -> bool:
+        """Whether [r0, r1) are elements along the vector lanes."""
+        outer = self.nest.outer
+        return not outer or (self.outer_lane is not None and outer[0] is self.outer_lane)
+
     def emit(self) -> Block:
         """All loops, with the outermost one over [r0, r1)."""
         outer = list(self.nest.outer)

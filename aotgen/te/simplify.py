@@ -24,6 +24,7 @@ from aotgen.te.expr import (
     RowLoad,
     Select,
     both,
+    call,
     cast,
     const,
     in_range,
@@ -123,6 +124,8 @@ class Rewriter:
             args = tuple(self(a) for a in expr.args)
             if expr.fn == "and":
                 return both(*args)
+            if len(args) == 2 and args[0] == args[1]:
+                return call(expr.fn, *args)
             return Call(expr.fn, args, expr.type)
         if isinstance(expr, Select):
             return select(self(expr.cond), self(expr.a), self(expr.b))

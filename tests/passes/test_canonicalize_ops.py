@@ -10,6 +10,7 @@ import pytest
 from passes.builders import Net, ops, proven
 
 from aotgen.ir.graph import Graph, Value
+from aotgen.ir.types import DType
 from aotgen.passes.canonicalize_ops import CanonicalizeOps
 from aotgen.passes.pattern import Match, Op, Scalar, Var
 from aotgen.passes.rewrite import Rewriter
@@ -271,6 +272,29 @@ def test_pad_goes_into_conv() -> None:
     graph = proven(build, canonicalize, exact=True)
     assert ops(graph) == {"conv": 2}
     assert [n.attrs["pads"] for n in graph.nodes] == [(2, 1, 2, 3), (1, 0, 1, 2)]
+
+
+@pytest.mark.parametrize(("value", "merged"), [(-5, True), (0, False)])
+def test_zero_points_around_an_integer_conv_become_its_pads(value: int, merged: bool) -> None:
+    def build() -> Graph:
+        net = Net()
+        pads = (0, 1, 0, 0, 0, 1, 2, 0)
+        x = net.op(
+            "pad",
+            net.input(1, 4, 4, 2, dtype=DType.I8),
+            pads=pads,
+            mode="constant",
+            value=value,
+        )
+        w = net.graph.constant(net.rng.integers(-127, 128, (3, 3, 3, 2)).astype(np.int8), "w")
+        zero = net.graph.constant(np.array(-5, np.int8), "zero")
+        attrs = {"strides": (1, 1), "pads": (1, 0, 0, 1), "dilations": (1, 1), "groups": 1}
+        integer = {"dtype": DType.I32, "requant": None, "quant": None}
+        return net.output(net.op("qconv", x, w, None, zero, None, **attrs, **integer))
+
+    graph = proven(build, canonicalize, exact=True)
+    assert [n.op for n in graph.nodes] == ["qconv"] if merged else ["pad", "qconv"]
+    assert graph.nodes[-1].attrs["pads"] == ((2, 0, 1, 3) if merged else (1, 0, 0, 1))
 
 
 @pytest.mark.parametrize(

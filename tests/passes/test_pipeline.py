@@ -76,6 +76,7 @@ def test_levels_switch_passes_on() -> None:
         "sink_transposes": 0,
         "dead_code": 0,
         "fuse_ops": 1,
+        "unwrap_dilation": 2,
         "fold_constant": 2,
         "canonicalize_cast": 3,
         "quantize_canonicalize": 3,
