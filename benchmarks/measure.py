@@ -7,6 +7,7 @@ rounds (with one thread it does not spin), so that neither disturbs the other.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import platform
@@ -32,16 +33,25 @@ class Side(Protocol):
 class AotgenSide:
     """A model compiled and built by aotgen, timed by the bench program of its project.
 
-    That program is `<model>_bench --warmup W --number N --repeat R`; it prints one line of JSON
-    with `times_ms`, R times per inference, each the mean of N.
+    That program is `<model>_bench --warmup W --number N --repeat R`; its last line of JSON has
+    `times_ms`, R times per inference, each the mean of N.
     """
 
-    def __init__(self, model: Path, folder: Path, board: str = "host") -> None:
+    def __init__(self, model: Path, folder: Path, board: str = "host", threads: int = 1) -> None:
         import aotgen
 
-        self.project = aotgen.compile(model, board=board, output=folder, force=True)
+        self.project = aotgen.compile(
+            model, board=board, output=folder, threads=threads, force=True
+        )
         self.project.build()
         self.program = self._find(folder)
+        self.arguments: tuple[str, ...] = ()
+
+    def with_threads(self, threads: int) -> AotgenSide:
+        """The same program, run with so many threads."""
+        other = copy.copy(self)
+        other.arguments = ("--threads", str(threads))
+        return other
 
     @staticmethod
     def _find(folder: Path) -> Path:
@@ -53,7 +63,7 @@ class AotgenSide:
         return found[0]
 
     def round_ms(self, count: int, warm_up: int = WARM_UP) -> list[float]:
-        command = [str(self.program), "--warmup", str(warm_up), "--number", "1"]
+        command = [str(self.program), "--warmup", str(warm_up), "--number", "1", *self.arguments]
         done = subprocess.run(
             [*command, "--repeat", str(count)], check=True, capture_output=True, text=True
         )

@@ -138,6 +138,16 @@ class View:
         axes = [(n, s) for n, s in outer if n != 1]
         return all(wide == n * s for (_, wide), (n, s) in itertools.pairwise(axes))
 
+    @property
+    def row_stride(self) -> int:
+        """Elements from one row to the next, where all axes but the last count as one axis: the
+        stride of the innermost of them that has more than one element.
+        """
+        for extent, stride in zip(self.shape[-2::-1], self.strides[-2::-1], strict=True):
+            if extent != 1:
+                return stride
+        return self.shape[-1]
+
     def border_of(self, axis: int) -> tuple[int, int]:
         return self.border[axis] if self.border else (0, 0)
 
@@ -274,7 +284,9 @@ class Kernel:
             share one function.
         args: pointer arguments, in the order of the C parameters; ``int32_t r0, int32_t r1``
             follow them.
-        rows: the full range of output rows: codegen calls with (0, rows).
+        rows: the full range of output rows: codegen calls with (0, rows), or each thread of a run
+            with a part of it, whose scratch is its own.
+        grain: where rows are single elements or pixels, how many of them threads cut between.
         math: names of simd/math functions that the body uses ("exp", "tanh", ...).
         includes: standard headers the body needs beyond stddef.h and stdint.h ("string.h").
         global_size: OpenCL only: the NDRange.
@@ -287,6 +299,12 @@ class Kernel:
     math: frozenset[str] = frozenset()
     includes: frozenset[str] = frozenset()
     global_size: tuple[int, ...] = ()
+    grain: int = 1
+
+    @property
+    def units(self) -> int:
+        """Into how many parts threads can cut the rows."""
+        return -(-self.rows // self.grain)
 
     @property
     def scratch_bytes(self) -> int:
@@ -351,6 +369,14 @@ class Template(ABC):
         can be asked for by the knobs of ``aotgen.schedule.layouts``.
         """
         return []
+
+    def default_in(
+        self, group: Group, target: Target, config: Config, x: Layout, y: Layout
+    ) -> Config:
+        """The default config for a pair of ``layouts``; ``config`` is the channels-last one."""
+        from aotgen.schedule.layouts import with_layouts
+
+        return with_layouts(config, x, y)
 
     def may_alias(self, group: Group, value: Value) -> Alias:
         """Whether the output may be written over activation ``value``."""

@@ -42,6 +42,7 @@ class Problem:
         x_bytes: bytes of input of a group and an outer step.
         lane_step: the tile uses by-element FMAs on four steps at once.
         packed: weights are packed in panels (else read in place).
+        blocks: input lies in blocks of channels, pixels of a tile next to each other.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class Problem:
     x_bytes: int
     lane_step: bool = False
     packed: bool = True
+    blocks: bool = False
 
 
 def dense_config(config: Config, target: Target) -> DenseConfig:
@@ -239,7 +241,7 @@ def _tile_cycles(problem: Problem, c: DenseConfig, target: Target) -> float:
         for col in split_even(problem.cols, c.ow_tile):
             for p in split_channels(problem.channels, target.vl, c.vectors):
                 pixels = r.size * col.size
-                step = step_cycles(pixels, p.vectors, target, problem.lane_step)
+                step = step_cycles(pixels, p.vectors, target, problem.lane_step, problem.blocks)
                 around = (
                     pixels * p.vectors * (1.0 + passes) / core_model(target).fma
                     + 12 * passes

@@ -1,12 +1,15 @@
 """Depthwise conv (one filter per channel): register tiles with row reuse, vectors over channels.
 
 An input vector is loaded once for all outputs of the tile that it touches; the filter stays in
-registers where it fits. Where the input lies in blocks of channels, the loop over channels goes
-around all pixels instead of into each tile, and neighbouring tiles find their rows in L1.
+registers where it fits. On AArch64 a tile slides down its rows: an output is stored as soon as it
+has its last product, so that only those of a few rows take registers. Where the input lies in
+blocks of channels, the loop over channels goes around all pixels instead of into each tile, and
+neighbouring tiles find their rows in L1.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -168,21 +171,51 @@ def _window(shape: ConvShape) -> Window:
     return Window(shape.kernel[1:], shape.stride[1:], shape.dilation[1:])
 
 
-def _held(window: Window, outputs: int, target: Target) -> bool:
+def _slides(target: Target) -> bool:
+    return target.isa == "neon"
+
+
+@lru_cache(maxsize=4096)
+def _live(window: Window, rows: int, cols: int) -> int:
+    """Most outputs of a sliding tile that have some of their products and not all."""
+    first = [[_reads(window, 0, oy, ox) for ox in range(cols)] for oy in range(rows)]
+    last = [[_reads(window, -1, oy, ox) for ox in range(cols)] for oy in range(rows)]
+    starts = sorted(at for row in first for at in row)
+    ends = sorted(at for row in last for at in row)
+    return max(bisect_right(starts, at) - bisect_left(ends, at) for at in starts)
+
+
+def _reads(window: Window, which: int, oy: int, ox: int) -> tuple[int, int]:
+    """The first (0) or last (-1) input that an output of a tile reads."""
+    taps = window.kernel if which else (1, 1)
+    y, x = (
+        o * s + (k - 1) * d
+        for o, s, k, d in zip((oy, ox), window.stride, taps, window.dilation, strict=True)
+    )
+    return y, x
+
+
+def _sums(window: Window, rows: int, cols: int, target: Target) -> int:
+    """Accumulators that a tile keeps in registers."""
+    return _live(window, rows, cols) + 2 if _slides(target) else rows * cols
+
+
+def _held(window: Window, rows: int, cols: int, target: Target) -> bool:
     """Whether the filter stays in registers beside the accumulators."""
-    return window.taps + outputs + 2 <= target.vector_registers
+    return window.taps + _sums(window, rows, cols, target) + 2 <= target.vector_registers
 
 
 def _fits(window: Window, rows: int, cols: int, target: Target) -> bool:
     outputs = rows * cols
     if outputs > 1 and outputs * window.taps > MAX_FMAS:
         return False
-    return outputs + 3 <= target.vector_registers
+    return _sums(window, rows, cols, target) + 3 <= target.vector_registers
 
 
 def _tiles(window: Window, rows: int, cols: int, target: Target) -> list[tuple[int, int]]:
     found: dict[tuple[int, int], None] = {}
-    for h in range(1, 5):
+    most = min(16, -(-rows // target.threads)) if _slides(target) else 4
+    for h in range(1, max(most, 4) + 1):
         for w in range(1, 9):
             tile = split_even(rows, h)[0].size, split_even(cols, w)[0].size
             if _fits(window, *tile, target):
@@ -199,13 +232,16 @@ def _cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target
             outputs = r.size * c.size
             fmas = outputs * window.taps
             loads = float(len(window.positions(0, r.size)) * len(window.positions(1, c.size)))
-            loads += window.taps if _held(window, outputs, target) else fmas
+            loads += window.taps if _held(window, r.size, c.size, target) else fmas
             chain = window.taps * core.latency
             issue = (fmas + loads + 3 * outputs + 8) / core.issue
+            around = 1.5 * outputs + 6
+            if _slides(target):
+                around += 0.5 * loads / core.fma
             total += (
                 r.count
                 * c.count
-                * (max(fmas / core.fma, loads / core.loads, issue, chain) + 1.5 * outputs + 6)
+                * (max(fmas / core.fma, loads / core.loads, issue, chain) + around)
             )
     return total
 
@@ -271,7 +307,7 @@ class _Writer:
 
     def tile(self, rows: int, cols: int) -> dict[str, Any]:
         window, xs = self.window, self.xs
-        held = _held(window, rows * cols, self.target)
+        held = _held(window, rows, cols, self.target)
         w = "w" if self.outside else "w + c"
         weight = [f"vload({terms(w, offset=t * self.wide)})" for t in range(window.taps)]
         bias = "vload(bias)" if self.outside else "vload(bias + c)"
@@ -299,8 +335,12 @@ class _Writer:
                 ]
                 if uses:
                     x = terms("x" if self.outside else "x + c", offset=iy * xs[1] + ix * xs[2])
-                    inputs.append({"x": x, "uses": uses})
+                    inputs.append({"x": x, "uses": uses, "starts": [], "ends": []})
+        slides = _slides(self.target)
+        if slides:
+            self._slide(outputs, inputs)
         return {
+            "slides": slides,
             "name": f"tile_{rows}x{cols}",
             "rows": rows,
             "cols": cols,
@@ -309,6 +349,14 @@ class _Writer:
             "outputs": outputs,
             "inputs": inputs,
         }
+
+    @staticmethod
+    def _slide(outputs: list[dict[str, Any]], inputs: list[dict[str, Any]]) -> None:
+        """Note at every input the outputs that it starts and those that it finishes."""
+        for o in outputs:
+            own = [p for p in inputs if any(u["i"] == o["i"] for u in p["uses"])]
+            own[0]["starts"].append(o)
+            own[-1]["ends"].append(o)
 
     def _params(self) -> str:
         return ", ".join(self.fused.tile_params(self.bias is not None))

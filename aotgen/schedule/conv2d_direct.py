@@ -9,6 +9,7 @@ no im2col buffer exists.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,6 +47,7 @@ from aotgen.schedule.layouts import (
     laid_out,
     layout_choices,
     layout_of,
+    with_layouts,
 )
 from aotgen.schedule.packing import pack_panels, pad_channels
 from aotgen.schedule.tiles import check_tile, padded
@@ -248,12 +250,28 @@ class DenseTemplate(Template):
     def may_alias(self, group: Group, value: Value) -> Alias:
         return alias(group, value)
 
+    def default_in(
+        self, group: Group, target: Target, config: Config, x: Layout, y: Layout
+    ) -> Config:
+        if x == "nchwc" and target.isa == "neon":
+            config = default_config(self._problem_in(group, target, x), target)
+        return with_layouts(config, x, y)
+
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        problem, knobs = self.problem(group, target), dense_config(config, target)
+        x = layout_of(config, X_LAYOUT)
+        problem, knobs = self._problem_in(group, target, x), dense_config(config, target)
         seconds = predicted_seconds(problem, knobs, target)
-        if layout_of(config, X_LAYOUT) == "nchwc":
+        if x == "nchwc" and target.isa != "neon":
             seconds += block_loop_seconds(problem, knobs, target)
         return seconds
+
+    def _problem_in(self, group: Group, target: Target, x: Layout) -> Problem:
+        """``problem`` where the input has this layout."""
+        problem = self.problem(group, target)
+        if x == "strided":
+            return problem
+        shape = ConvShape.of(group.nodes[0])
+        return replace(problem, blocks=shape.stride[2] == 1)
 
 
 class Conv2dDirect(DenseTemplate):

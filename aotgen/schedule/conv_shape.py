@@ -67,6 +67,14 @@ class ConvShape:
         return self.kernel == (1, 1, 1)
 
     @property
+    def maps_pixels(self) -> bool:
+        """Whether every output pixel depends on the input pixel of its own place alone, all of
+        them in order: a product of matrices, of one group or several.
+        """
+        stays = self.stride == (1, 1, 1) and not any((*self.begin, *self.end))
+        return self.is_pointwise and stays
+
+    @property
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.groups == self.channels == self.outputs
 

@@ -148,6 +148,13 @@ def terms(base: str, *parts: tuple[str, int], offset: int = 0) -> str:
     return text
 
 
+def affine(*terms: tuple[str, int], offset: int = 0) -> str:
+    """C text of the sum of name * factor, plus ``offset``."""
+    parts = [name if factor == 1 else f"{name} * {factor}" for name, factor in terms if factor]
+    text = " + ".join(parts) or "0"
+    return text if not offset else f"{text} {'-' if offset < 0 else '+'} {abs(offset)}"
+
+
 def collapse(axes: Sequence[Axis]) -> list[Axis]:
     """Merge neighbouring axes, outermost first, where every operand steps over them as over one."""
     made: list[Axis] = []

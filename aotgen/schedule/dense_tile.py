@@ -11,7 +11,13 @@ from typing import Any
 
 from aotgen.schedule.dense import Dense, DenseConfig, split_reduction, terms
 from aotgen.schedule.fused import Fused, constant_channel
-from aotgen.schedule.intrinsics import F32_BROADCAST, intrinsics_for, tile_steps
+from aotgen.schedule.intrinsics import (
+    F32_BROADCAST,
+    F32_BY_ELEMENT,
+    intrinsics_for,
+    tile_steps,
+)
+from aotgen.schedule.neon_tile import AsmTile, Reduction, asm_tile, context
 from aotgen.schedule.tiles import Panels, split_channels, split_even
 from aotgen.target.target import Target
 
@@ -79,11 +85,8 @@ class TileWriter:
         inner_extent, inner_stride = d.reduce[-1]
         variable = self.split is not None and self.split.level == len(d.reduce) - 1
         lane_step, unroll = self._unroll()
-        offsets = [
-            r * d.row.stride("x") + col * d.col.stride("x")
-            for r in range(tile.rows)
-            for col in range(tile.cols)
-        ]
+        asm = self.asm(tile)
+        offsets = self._offsets(tile)
         pixels = []
         for r in range(tile.rows):
             for col in range(tile.cols):
@@ -123,7 +126,8 @@ class TileWriter:
         full = f"steps / {unroll} * {unroll}" if variable else str(inner_extent // unroll * unroll)
         return {
             "name": self._name(tile),
-            "inline": "AOT_NOINLINE",
+            "function": "AOT_INLINE" if asm else "static AOT_NOINLINE",
+            "asm": context(asm) if asm else None,
             "title": self._tile_title(tile),
             "params": self.tile_params(),
             "pixels": pixels,
@@ -149,6 +153,41 @@ class TileWriter:
                 "ahead": c.ahead,
             },
         }
+
+    def _offsets(self, tile: Tile) -> list[int]:
+        """Floats from a tile's first input to each pixel's."""
+        d = self.dense
+        return [
+            r * d.row.stride("x") + col * d.col.stride("x")
+            for r in range(tile.rows)
+            for col in range(tile.cols)
+        ]
+
+    def asm(self, tile: Tile) -> AsmTile | None:
+        """The tile's reduction as one asm statement, where the target has that."""
+        d = self.dense
+        if self.by_element is not F32_BY_ELEMENT or d.w_step:
+            return None
+        level = None if self.split is None else self.split.level
+        used = [i for i, (n, _) in enumerate(d.reduce) if n > 1 or i in (level, len(d.reduce) - 1)]
+        sizes: tuple[int, ...] = ()
+        if self.split is not None:
+            last = d.reduce[self.split.level][0] - (self.split.passes - 1) * self.split.size
+            sizes = (self.split.size, last)
+        return asm_tile(
+            Reduction(
+                offsets=tuple(self._offsets(tile)),
+                vectors=tile.panels.vectors,
+                levels=tuple(d.reduce[i] for i in used),
+                split=None if level is None else used.index(level),
+                sizes=sizes,
+                unroll=max(4, self.config.k_unroll),
+                overread=d.overread,
+                bias=self.bias,
+                lines=self.config.next_lines if self.prefetches else 0,
+                ahead=self.config.ahead,
+            )
+        )
 
     def _unroll(self) -> tuple[bool, int]:
         """Whether the innermost loop multiplies by element, and how many steps a round takes."""

@@ -44,6 +44,54 @@ class DenseWriter(TileWriter):
         self.before_tile: list[Block] = []
         """Statements before every call of a tile."""
         self.row_range = ("r0", "r1")
+        self.by_panels = False
+        """Whether r0, r1 count panels of output channels in place of row tiles."""
+
+    def prefers_panels(self) -> bool:
+        """Whether threads share the work better by panels than by row tiles: where rows are few, or
+        where the weights are most of what a thread reads and so are shared, too.
+        """
+        threads, d = self.target.threads, self.dense
+        if threads == 1 or self.fused.rows is not None:
+            return False
+        by_panels = _busiest(self.panel_count, threads)
+        by_rows = _busiest(sum(r.count for r in self.rows), threads)
+        weights = d.reduction * d.channels
+        read = d.row.extent * d.row.stride("x")
+        return by_panels < 0.9 * by_rows or (by_panels < 1.1 * by_rows and weights > 2 * read)
+
+    def count_panels(self) -> None:
+        """Let r0, r1 count panels."""
+        self.by_panels = True
+        self.row_range = ("0", str(sum(r.count for r in self.rows)))
+
+    @property
+    def panel_count(self) -> int:
+        return sum(p.count for p in self.panels)
+
+    @property
+    def units(self) -> int:
+        """The range of r1."""
+        return self.panel_count if self.by_panels else sum(r.count for r in self.rows)
+
+    def _panel_range(self, p: Panels) -> tuple[str, str]:
+        """First and end panel of this kind, as C: those of [r0, r1) where that counts panels."""
+        if not self.by_panels:
+            return "0", str(p.count)
+        before = sum(q.count for q in self.panels if q.channel < p.channel)
+        last = before + p.count == self.panel_count
+        start = f"r0 > {before} ? r0 - {before} : 0" if before else "r0"
+        end = f"r1 - {before}" if before else "r1"
+        return start, end if last else f"(r1 < {before + p.count} ? {end} : {p.count})"
+
+    def _each_panel(self, p: Panels, inside: list[Block]) -> list[Block]:
+        """``inside`` for every panel of this kind: with index p, or for the only one."""
+        if p.count > 1:
+            return [loop("p", *self._panel_range(p), inside)]
+        if not self.by_panels:
+            return inside
+        at = sum(q.count for q in self.panels if q.channel < p.channel)
+        return [{"head": f"if (r0 <= {at} && r1 > {at}) {{", "body": inside}]
 
     def body(self) -> list[Block]:
         """All loops around the tile."""
@@ -69,10 +117,7 @@ class DenseWriter(TileWriter):
     def _all_panels(self, run: Run, cols: Run, t: str) -> list[Block]:
         made: list[Block] = []
         for p in self.panels:
-            if p.count > 1:
-                made.append(loop("p", "0", str(p.count), self._call(p, "p", run, cols, t)))
-            else:
-                made += self._call(p, "0", run, cols, t)
+            made += self._each_panel(p, self._call(p, "p" if p.count > 1 else "0", run, cols, t))
         return made
 
     def _panel_nest(self, p: Panels) -> list[Block]:
@@ -83,20 +128,21 @@ class DenseWriter(TileWriter):
             inner = self._passes(
                 self._pixels(lambda run, cols, t: self._call(p, var, run, cols, t)), p, var
             )
-            if p.count > 1:
-                return [loop("p", "0", str(p.count), inner)]
+            if p.count > 1 or self.by_panels:
+                return self._each_panel(p, inner)
             return [{"head": "{", "body": inner}] if self.prefetches else inner
         inner = self._pixels(
             lambda run, cols, t: [loop("p", "from", "to", self._call(p, "p", run, cols, t))]
         )
+        start, end = self._panel_range(p)
         bound = f"const int32_t to = from + {block};"
-        if p.count % block:
-            bound = f"const int32_t to = from + {block} < {p.count} ? from + {block} : {p.count};"
+        if self.by_panels or p.count % block:
+            bound = f"const int32_t to = from + {block} < {end} ? from + {block} : {end};"
         if self.prefetches:
             inner = [f"const float *next = {self._next(p, 'to', 0)};", *inner]
         return [
             {
-                "head": f"for (int32_t from = 0; from < {p.count}; from += {block}) {{",
+                "head": f"for (int32_t from = {start}; from < {end}; from += {block}) {{",
                 "body": [bound, *inner],
             }
         ]
@@ -226,6 +272,9 @@ class DenseWriter(TileWriter):
 
     def _lines(self, tile: Tile) -> int:
         """Floats that one tile call prefetches into L2."""
+        asm = self.asm(tile)
+        if asm is not None:
+            return asm.prefetching * self.config.next_lines * LINE_FLOATS
         ctx = self.tile_context(tile)
         if not ctx["prefetch"]["next"]:
             return 0
@@ -281,6 +330,11 @@ class DenseWriter(TileWriter):
         return f"{self.rows[0].size * self.cols[0].size}x{self.panels[0].vectors}"
 
 
+def _busiest(parts: int, threads: int) -> float:
+    """The share of equal parts that the busiest of some threads has."""
+    return -(-parts // threads) / parts
+
+
 def dense_kernel(
     name: str,
     title: str,
@@ -299,8 +353,11 @@ def dense_kernel(
         args: pointer arguments, in order; scratch for partial sums is appended here.
         helpers: C functions that ``body`` calls.
         body: what the kernel does, when that is not just ``writer.body()``.
-        rows: the range of r1, when it does not count the writer's row tiles.
+        rows: the range of r1, when it does not count what the writer's does.
     """
+    if body is None and writer.prefers_panels():
+        writer.count_panels()
+        notes = [*notes, "r0, r1 count panels of output channels"]
     nests = writer.body() if body is None else body
     tiles = [writer.tile_context(t) for t in writer.used.values()]
     all_args = list(args)
@@ -317,5 +374,4 @@ def dense_kernel(
         params=kernel_params(all_args, writer.fused),
         body=nests,
     )
-    count = rows or sum(r.count for r in writer.rows)
-    return Kernel(name, text, tuple(all_args), count, writer.fused.math, includes)
+    return Kernel(name, text, tuple(all_args), rows or writer.units, writer.fused.math, includes)

@@ -36,7 +36,12 @@ class Intrinsic:
         splat: C statement that brings step {lane_of_half} of the {half} ("low", "high") of {v} into
             all lanes of {s}, once for all vectors of a pixel; empty: fma reads {v} by element.
         moves_b: packed b is read with vload_next, which moves the pointer.
+        features: what cores must have beyond the instruction set, as ``Target.features`` names it.
         fma_memory: the same straight from the pointer {a}, for tiles of one vector; empty: none.
+        asm: instructions that do the same as ``fma`` for templates that choose registers
+            themselves, which are numbers: {p} is one for products, the others as above.
+        asm_single: what takes the place of the second of ``asm`` where two products do not share
+            an int16, see ``aotgen.schedule.int8_neon_tiles.pairs_fit``.
     """
 
     name: str
@@ -49,6 +54,9 @@ class Intrinsic:
     fma_memory: str = ""
     splat: str = ""
     moves_b: bool = False
+    features: frozenset[str] = frozenset()
+    asm: tuple[str, ...] = ()
+    asm_single: str = ""
 
     def splat_text(self, s: str, v: str, lane: int) -> str:
         """``splat`` of one step."""
@@ -57,7 +65,7 @@ class Intrinsic:
 
     def fits(self, target: Target) -> bool:
         """Whether the target's cores have the instruction."""
-        return target.isa in self.isas
+        return target.isa in self.isas and self.features <= target.features
 
     def semantics(self, channels: int, reduction: int) -> Tensor:
         """What a tile of one pixel computes, in te: a [reduction] times b [reduction, channels]."""
@@ -125,7 +133,95 @@ F32_SPLAT = Intrinsic(
 """ARMv7 has no fused multiply by element: a load of four steps of a, each brought into all lanes of
 a register; a load per step would need its own address, as vld1 has no offset."""
 
-INTRINSICS = (F32_BY_ELEMENT, F32_SPLAT, F32_BROADCAST)
+_S8 = (DType.I8, DType.I8, DType.I32)
+
+S8_SDOT = Intrinsic(
+    name="s8_sdot",
+    isas=frozenset({"neon"}),
+    dtypes=_S8,
+    steps=16,
+    k_pack=4,
+    load="const int8x16_t {v} = vld1q_s8({a});",
+    fma="{acc} = vdotq_laneq_s32({acc}, {b}, {v}, {lane});",
+    features=frozenset({"asimddp"}),
+    asm=("sdot v{acc}.4s, v{b}.16b, v{v}.4b[{lane}]",),
+)
+"""ARMv8.2's dot product: four steps of four channels at once, {lane} counts quadruples of steps."""
+
+_SMULL_SMLAL = (
+    "{acc} = vpadalq_s16({acc}, vmlal_s8(vmull_s8(vget_low_s8({v}), vget_low_s8({b})),"
+    " vget_high_s8({v}), vget_high_s8({b})));"
+)
+
+S8_SMULL_SMLAL = Intrinsic(
+    name="s8_smull_smlal",
+    isas=frozenset({"neon"}),
+    dtypes=_S8,
+    steps=16,
+    k_pack=16,
+    load="const int8x16_t {v} = vld1q_s8({a});",
+    fma=_SMULL_SMLAL,
+    asm=(
+        "smull v{p}.8h, v{v}.8b, v{b}.8b",
+        "smlal2 v{p}.8h, v{v}.16b, v{b}.16b",
+        "sadalp v{acc}.4s, v{p}.8h",
+    ),
+    asm_single="smull2 v{p}.8h, v{v}.16b, v{b}.16b",
+)
+"""Every AArch64: sixteen steps of one channel, two products in an int16, then pairs added to int32;
+an accumulator has four partial sums of a channel."""
+
+S8_VMULL_VMLAL = Intrinsic(
+    name="s8_vmull_vmlal",
+    isas=frozenset({"neon_armv7"}),
+    dtypes=_S8,
+    steps=16,
+    k_pack=16,
+    load="const int8x16_t {v} = vld1q_s8({a});",
+    fma=_SMULL_SMLAL,
+    asm=(
+        "vmull.s8 q{p}, d{v_low}, d{b_low}",
+        "vmlal.s8 q{p}, d{v_high}, d{b_high}",
+        "vpadal.s16 q{acc}, q{p}",
+    ),
+    asm_single="vmull.s8 q{p}, d{v_high}, d{b_high}",
+)
+"""The same on 32-bit ARM, whose instructions name the halves of a register."""
+
+U8S8_DOT4 = Intrinsic(
+    name="u8s8_dot4",
+    isas=frozenset({"avx2", "avx512"}),
+    dtypes=(DType.U8, DType.I8, DType.I32),
+    steps=4,
+    k_pack=4,
+    load="const vqa {v} = {set}({a});",
+    fma="{acc} = vdot4({acc}, {v}, {b});",
+)
+"""x86: four products of a lane at once, vpdpbusd with VNNI; without it two products of int16 pairs,
+as the sums of two that vpmaddubsw makes would saturate. {set} is vqa_set1, or vqa_set1_flip for
+inputs in memory that are int8."""
+
+I16_PAIRS = Intrinsic(
+    name="i16_pairs",
+    isas=frozenset({"scalar", "neon", "neon_armv7", "avx2", "avx512"}),
+    dtypes=(DType.I16, DType.I8, DType.I32),
+    steps=2,
+    k_pack=2,
+    load="const vp {v} = vpset1({a});",
+    fma="{acc} = vpdot({v}, {b}, {acc});",
+)
+"""Products of int16 pairs, summed in int32: madd_epi16, or smull and addp."""
+
+INTRINSICS = (
+    F32_BY_ELEMENT,
+    F32_SPLAT,
+    F32_BROADCAST,
+    S8_SDOT,
+    S8_SMULL_SMLAL,
+    S8_VMULL_VMLAL,
+    U8S8_DOT4,
+    I16_PAIRS,
+)
 """All records, the preferred first."""
 
 

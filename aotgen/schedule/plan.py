@@ -20,7 +20,6 @@ from aotgen.ir.graph import Graph, Group, Value
 from aotgen.memory.relations import is_view_op
 from aotgen.memory.storage import StorageMap, Use, resolve
 from aotgen.schedule.base import Config, Need, Template, View
-from aotgen.schedule.layouts import with_layouts
 from aotgen.schedule.tiles import core_model
 from aotgen.target.target import Target
 
@@ -93,7 +92,7 @@ def alternatives(
         configs = [config]
         if blocks and (target.vl > 1 or measured is not None):
             pairs = template.layouts(group, target)
-            configs += [with_layouts(config, x, y) for x, y in pairs]
+            configs += [template.default_in(group, target, config, x, y) for x, y in pairs]
         found += _timed(group, template, configs, target, measured)
     return found
 
@@ -241,7 +240,7 @@ def _options(
     channels-last.
     """
     groups = graph.groups or []
-    pinned = set(graph.outputs)
+    pinned = set(graph.results)
     for group in groups:
         if is_view_group(group):
             pinned.update(group.inputs)
@@ -275,7 +274,7 @@ def _cheapest(
     last: dict[Value, int] = {}
     for index, group in enumerate(order):
         last.update(dict.fromkeys(group.activations, index))
-    start = {v: _Held(Need()) for v in graph.inputs if v in last}
+    start = {v: _Held(Need()) for v in graph.sources if v in last}
     states = [_State(0.0, start, None)]
     for index, group in enumerate(order):
         kept: dict[tuple[tuple[Value, _Held], ...], _State] = {}

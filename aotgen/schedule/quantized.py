@@ -8,6 +8,8 @@ int8 (``share``). Pads hold za. A zero point known only at run time is subtracte
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +18,17 @@ import numpy.typing as npt
 
 from aotgen.codegen import literals
 from aotgen.ir.graph import Group, Node
+from aotgen.ir.requant import reduced_multiplier
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, PackedConst
+from aotgen.ops.quantized import accumulator
+from aotgen.schedule.base import Arg, Config, Need, PackedConst, Template, View
 from aotgen.schedule.conv2d_direct import conv_title
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.target.target import Target
 
 Ints = npt.NDArray[np.int64]
+
+BYTES = frozenset({DType.I8, DType.U8})
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,14 @@ class Operands:
 
     Attributes:
         weights: int8 [channels, reduction].
-        bias, share: int32 [channels]; None where all are 0.
+        bias: [channels], of the accumulator's type; None where all are 0.
+        share: int32 [channels]; None where all are 0.
         pad: what lies where the input is padded, as int16; 0 with a zero point of run time.
         offset: what is subtracted from x to give int16.
     """
 
     weights: npt.NDArray[np.int8]
-    bias: npt.NDArray[np.int32] | None
+    bias: npt.NDArray[np.int32] | Ints | None
     share: npt.NDArray[np.int32] | None
     pad: int
     offset: int
@@ -67,9 +74,9 @@ def operands_of(node: Node, *, fold: bool) -> Operands:
     centred = w - zero
     share: Ints = np.zeros(len(w), np.int64)
     if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
-        # Only unsigned weights can be that far from their zero point.
-        share = 128 - zero[:, 0]
-        stored = w - 128
+        middle = 0 if node.input(1).dtype is DType.I8 else 128
+        share = middle - zero[:, 0]
+        stored = w - middle
     else:
         stored = centred
     offset = 32768 if node.input(0).dtype is DType.U16 else 0
@@ -81,7 +88,7 @@ def operands_of(node: Node, *, fold: bool) -> Operands:
         bias = bias + given.const
     return Operands(
         np.ascontiguousarray(stored.astype(np.int8)),
-        bias.astype(np.int32) if bias.any() else None,
+        bias.astype(accumulator(node.attrs["requant"]).numpy) if bias.any() else None,
         share.astype(np.int32) if share.any() else None,
         pad,
         offset,
@@ -98,17 +105,18 @@ def why_not(group: Group, target: Target) -> str | None:
     x, w, bias, x_zero, w_zero = (node.optional(i) for i in range(5))
     if x is None or x.is_const or w is None or not w.is_const:
         return "needs an activation and constant weights"
-    if w.dtype not in (DType.I8, DType.U8):
+    if w.dtype not in BYTES:
         return "needs 8-bit weights"
     if any(v is not None and not v.is_const for v in (bias, w_zero)):
         return "needs a constant bias and constant zero points of the weights"
-    if x_zero is not None and not x_zero.is_const and x.dtype not in (DType.I8, DType.U8):
+    if x_zero is not None and not x_zero.is_const and x.dtype not in BYTES:
         return "16-bit inputs need a constant zero point"
     if any(0 in v.shape for v in (*node.args, node.output)):
         return "needs tensors with elements"
-    requant = node.attrs["requant"]
-    if requant is not None and requant.kind != "onnx":
-        return f"requantization of kind {requant.kind} is not implemented"
+    if is_wide(node) and (x_zero is not None and not x_zero.is_const):
+        return "64-bit sums need a constant zero point"
+    if is_wide(node) and operands_of(node, fold=True).share is not None:
+        return "64-bit sums need weights that are int8 less their zero point"
     if node.op == "qmatmul" and len(w.shape) != 2:
         return "needs one matrix of weights"
     if node.op == "qconv" and not 3 <= len(x.shape) <= 5:
@@ -116,30 +124,101 @@ def why_not(group: Group, target: Target) -> str | None:
     return None
 
 
+def why_not_bytes(group: Group, target: Target) -> str | None:
+    """Why no template for 8-bit activations, their sums of 32 bits scaled, applies to a group."""
+    reason = why_not(group, target)
+    if reason is not None:
+        return reason
+    node = group.nodes[0]
+    requant = node.attrs["requant"]
+    if node.input(0).dtype not in BYTES or node.output.dtype not in BYTES:
+        return "needs 8-bit activations"
+    if requant is None or requant.wide:
+        return "needs a requantization of 32-bit sums"
+    zero = node.optional(3)
+    if zero is not None and not zero.is_const:
+        return "needs a constant zero point"
+    return None
+
+
+def is_wide(node: Node) -> bool:
+    """Whether the sums are of 64 bits."""
+    return accumulator(node.attrs["requant"]) is DType.I64
+
+
 def requant_text(node: Node) -> dict[str, str | int] | None:
-    """Numbers of the requantization as C text; ``scale`` where it is one for all channels."""
+    """What the templates print of the requantization; see templates/kernels/requantize.c.j2.
+
+    ``kind`` ("onnx", "tflm", "litert", "real"; "wide" for fixed point of 64-bit sums), ``low`` and
+    ``high`` (clamp before the zero point is added), ``zero``, and of scale, multiplier and shift
+    those that are one for all channels.
+    """
     requant = node.attrs["requant"]
     if requant is None:
         return None
+    low, high = requant.lo - requant.zero_point, requant.hi - requant.zero_point
+    text: dict[str, str | int] = {"zero": requant.zero_point}
+    text["kind"] = "wide" if requant.wide and requant.kind != "real" else requant.kind
+    if requant.kind == "onnx":
+        text |= {"low": literals.f32(float(low)), "high": literals.f32(float(high))}
+    else:
+        text |= {"low": low, "high": high}
+    for role, (_, values) in _scaling(node).items():
+        if len(set(values.tolist())) == 1:
+            text[role] = _literal(values[0])
+    return text
+
+
+def _literal(value: np.generic) -> str | int:
+    if value.dtype == np.float32:
+        return literals.f32(float(value))
+    return literals.f64(float(value)) if value.dtype == np.float64 else int(value)
+
+
+def requant_words(node: Node) -> frozenset[str]:
+    """The parts of simd.h that a kernel of the node uses."""
+    requant = node.attrs["requant"]
+    fixed = requant is not None and requant.kind in ("tflm", "litert") and not requant.wide
+    return frozenset({"int8", "requantize"} if fixed else {"int8"})
+
+
+def _scaling(node: Node) -> dict[str, tuple[str, npt.NDArray[Any]]]:
+    """(C type, values) of the requantization's parameters: one, or one a channel."""
+    requant = node.attrs["requant"]
+    if requant is None:
+        return {}
+    if requant.kind == "onnx":
+        return {"scale": ("float", np.asarray(requant.scale, np.float32))}
+    if requant.kind == "real":
+        return {"scale": ("double", np.asarray(requant.scale, np.float64))}
+    multiplier, shift = requant.multiplier, requant.shift
+    if requant.wide:
+        multiplier = tuple(reduced_multiplier(m) for m in multiplier)
+        shift = tuple(15 - s for s in shift)
     return {
-        "low": literals.f32(float(requant.lo - requant.zero_point)),
-        "high": literals.f32(float(requant.hi - requant.zero_point)),
-        "zero": requant.zero_point,
-        "scale": literals.f32(requant.scale[0]),
+        "multiplier": ("int32_t", np.asarray(multiplier, np.int32)),
+        "shift": ("int32_t", np.asarray(shift, np.int32)),
     }
 
 
-def channel_scales(node: Node) -> npt.NDArray[np.float32] | None:
-    """The requantization's scales where they differ by channel."""
-    requant = node.attrs["requant"]
-    if requant is None or len(set(requant.scale)) == 1:
-        return None
-    return np.asarray(requant.scale, np.float32)
+class ConstantWeights(Template):
+    """What the templates of qconv and qmatmul with constant weights have in common."""
 
+    @abstractmethod
+    def products(self, target: Target) -> float:
+        """Products of a lane in a cycle, about."""
 
-def modelled_seconds(node: Node, target: Target, per_step: float) -> float:
-    macs: int = node.output.type.numel * int(_matrix(node).shape[1])
-    return macs / (1.5e9 * target.vl * per_step)
+    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
+        node = group.nodes[0]
+        return {node.input(0).name: Need(unit_inner=True, even_rows=node.op == "qmatmul")}
+
+    def output_need(self, group: Group, target: Target, config: Config) -> Need:
+        return Need(unit_inner=True, even_rows=group.nodes[0].op == "qmatmul")
+
+    def cost(self, group: Group, target: Target, config: Config) -> float:
+        node = group.nodes[0]
+        macs: int = node.output.type.numel * int(_matrix(node).shape[1])
+        return macs / (1.5e9 * target.vl * self.products(target))
 
 
 def title(group: Group) -> str:
@@ -155,14 +234,41 @@ def as_conv(node: Node) -> Node:
     return Node("conv", node.inputs, node.outputs, node.attrs, node.name, node.origin)
 
 
+def tiled_pixels(node: Node) -> int:
+    """Pixels that tiles can divide among themselves: a row, or all of a product of matrices."""
+    pixels = math.prod(node.output.shape[:-1])
+    if node.op == "qmatmul":
+        return pixels
+    shape = ConvShape.of(as_conv(node))
+    return pixels if shape.maps_pixels and shape.groups == 1 else shape.out[2]
+
+
+def is_flat(node: Node, x: View, y: View) -> bool:
+    """Whether a kernel may take all pixels of both tensors as one row: those of a product of
+    matrices, evenly apart.
+    """
+    if node.op == "qmatmul":
+        return True
+    shape = ConvShape.of(as_conv(node))
+    return shape.maps_pixels and shape.groups == 1 and x.has_even_rows and y.has_even_rows
+
+
 def channel_args(node: Node, operands: Operands, groups: int, wide: int) -> list[Arg]:
-    """bias, share and scale as far as they exist, every group padded to ``wide`` channels."""
-    args = []
-    for role, ctype, array in (
-        ("bias", "int32_t", operands.bias),
+    """bias, share and the requantization's parameters as far as they exist and differ by channel,
+    every group padded to ``wide`` channels.
+    """
+    sums = accumulator(node.attrs["requant"]).c
+    tables: list[tuple[str, str, npt.NDArray[Any] | None]] = [
+        ("bias", sums, operands.bias),
         ("share", "int32_t", operands.share),
-        ("scale", "float", channel_scales(node)),
-    ):
+    ]
+    tables += [
+        (role, ctype, values)
+        for role, (ctype, values) in _scaling(node).items()
+        if len(set(values.tolist())) > 1
+    ]
+    args = []
+    for role, ctype, array in tables:
         if array is not None:
             made = np.zeros((groups, wide), array.dtype)
             made[:, : array.size // groups] = array.reshape(groups, -1)

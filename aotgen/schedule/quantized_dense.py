@@ -14,38 +14,36 @@ import numpy.typing as npt
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, PackedConst, Template, View, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, View, Views
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.intrinsics import Intrinsic
+from aotgen.schedule.dense import affine
+from aotgen.schedule.intrinsics import I16_PAIRS
 from aotgen.schedule.quantized import (
+    ConstantWeights,
     as_conv,
     channel_args,
-    channel_scales,
-    modelled_seconds,
+    is_flat,
+    is_wide,
     operands_of,
     requant_text,
+    requant_words,
+    tiled_pixels,
     title,
     why_not,
 )
 from aotgen.schedule.tiles import padded
 from aotgen.target.target import Target
 
-I16_PAIRS = Intrinsic(
-    name="i16_pairs",
-    isas=frozenset({"scalar", "neon", "neon_armv7", "avx2", "avx512"}),
-    dtypes=(DType.I16, DType.I8, DType.I32),
-    steps=2,
-    k_pack=2,
-    load="const vp {v} = vpset1({a});",
-    fma="{acc} = vpdot({v}, {b}, {acc});",
-)
-"""Products of int16 pairs, summed in int32: madd_epi16, or smull and addp."""
-
 _BLOCK_BYTES = 24 * 1024
 """Patches that are in scratch together: they stay in L1 beside a panel of weights."""
 
+_CHUNK_PAIRS = 255
+"""Pairs of products of 16 and 8 bits that int32 certainly holds; 64-bit sums take them in so many
+at a time.
+"""
 
-class QuantizedDense(Template):
+
+class QuantizedDense(ConstantWeights):
     """Convolutions and matrix products of integers."""
 
     name = "quantized_dense"
@@ -67,32 +65,11 @@ class QuantizedDense(Template):
 
     def default(self, group: Group, target: Target) -> Config:
         """Accumulators fill the registers; pixels divide a row where they can."""
-        vectors_in_all = -(-group.output.shape[-1] // target.vl)
-        room = {"avx512": 24, "neon": 18, "scalar": 8}.get(target.isa, 8)
-        best, found = math.inf, (1, 1)
-        rows = _width(group.nodes[0])
-        for vectors in (1, 2, 3, 4):
-            pixels = min(8, room // vectors, rows)
-            if vectors > vectors_in_all:
-                continue
-            for count in range(max(1, pixels - 3), pixels + 1):
-                # Loads and broadcasts an accumulator, times what is computed in vain.
-                work = (count * vectors + vectors + count) / (count * vectors)
-                waste = -(-rows // count) * count / rows
-                waste *= -(-vectors_in_all // vectors) * vectors / vectors_in_all
-                if work * waste < best:
-                    best, found = work * waste, (count, vectors)
-        return Config.of(pixels=found[0], vectors=found[1])
+        pixels, vectors = tile_of(target, tiled_pixels(group.nodes[0]), group.output.shape[-1])
+        return Config.of(pixels=pixels, vectors=vectors)
 
-    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        node = group.nodes[0]
-        return {node.input(0).name: Need(unit_inner=True, even_rows=node.op == "qmatmul")}
-
-    def output_need(self, group: Group, target: Target, config: Config) -> Need:
-        return Need(unit_inner=True, even_rows=group.nodes[0].op == "qmatmul")
-
-    def cost(self, group: Group, target: Target, config: Config) -> float:
-        return modelled_seconds(group.nodes[0], target, 1.0)
+    def products(self, target: Target) -> float:
+        return 1.0
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
@@ -137,7 +114,7 @@ class QuantizedDense(Template):
         if groups > 1:
             steps = {"x": node.input(0).shape[-1] // groups, "w": wide * depth, "y": outputs}
             steps.update({a.name: wide for a in present})
-            _loop_groups(context, groups, steps)
+            _loop_groups(context, groups, steps, {a.name: a.ctype for a in args})
         moved = set(context["moved"])
         names = {a.name: f"{a.name}_" if a.name in moved else a.name for a in args}
         parameters = [f"{a.ctype}restrict {names[a.name]}" for a in args]
@@ -147,14 +124,16 @@ class QuantizedDense(Template):
         text = render(
             "kernels/quantized_dense.c.j2",
             **context,
+            dot=I16_PAIRS,
             title=title(group),
             params=", ".join([*parameters, "int32_t r0", "int32_t r1"]),
             tile_params=tile_params,
             per_channel=[a.name for a in present],
             bias=operands.bias is not None,
             share=operands.share is not None,
-            scale=channel_scales(node) is not None,
             requant=requant_text(node),
+            wide=is_wide(node),
+            chunk=_CHUNK_PAIRS,
             xtype=x.dtype.c,
             ytype=y.dtype.c,
             bits=y.dtype.size * 8,
@@ -167,7 +146,26 @@ class QuantizedDense(Template):
             widths=widths,
         )
         name = f"{node.op}_{x.dtype.value}_{pixels}x{vectors}"
-        return Kernel(name, text, tuple(args), int(context["units"]), frozenset({"int8"}))
+        return Kernel(name, text, tuple(args), int(context["units"]), requant_words(node))
+
+
+def tile_of(target: Target, rows: int, channels: int) -> tuple[int, int]:
+    """(pixels, vectors) of a tile for ``rows`` pixels of ``channels`` that wastes least."""
+    vectors_in_all = -(-channels // target.vl)
+    room = {"avx512": 24, "neon": 18, "scalar": 8}.get(target.isa, 8)
+    best, found = math.inf, (1, 1)
+    for vectors in (1, 2, 3, 4):
+        pixels = min(8, room // vectors, rows)
+        if vectors > vectors_in_all:
+            continue
+        for count in range(max(1, pixels - 3), pixels + 1):
+            # Loads and broadcasts an accumulator, times what is computed in vain.
+            work = (count * vectors + vectors + count) / (count * vectors)
+            waste = -(-rows // count) * count / rows
+            waste *= -(-vectors_in_all // vectors) * vectors / vectors_in_all
+            if work * waste < best:
+                best, found = work * waste, (count, vectors)
+    return found
 
 
 def _widening(dtype: DType, runtime: Value | None) -> str:
@@ -177,30 +175,16 @@ def _widening(dtype: DType, runtime: Value | None) -> str:
     return {DType.I8: "s8", DType.U8: "u8"}.get(dtype, "")
 
 
-def _width(node: Node) -> int:
-    """Pixels that tiles can divide among themselves: a row, or all of a pointwise product."""
-    if node.op == "qmatmul":
-        return math.prod(node.output.shape[:-1])
-    shape = ConvShape.of(as_conv(node))
-    return math.prod(node.output.shape[:-1]) if _is_plain_product(shape) else shape.out[2]
-
-
-def _is_plain_product(shape: ConvShape) -> bool:
-    """A pointwise convolution that reads every pixel once."""
-    stays = shape.stride == (1, 1, 1) and not any((*shape.begin, *shape.end))
-    return shape.is_pointwise and stays and shape.groups == 1
-
-
 def _geometry(node: Node, x: View, y: View, depth: int, pixels: int) -> dict[str, Any]:
     """Loops and offsets of the template: how pixels are walked and patches are read."""
     block = max(1, _BLOCK_BYTES // (2 * depth * pixels)) * pixels
-    if node.op == "qmatmul" or _flat(node, x, y):
+    if is_flat(node, x, y):
         rows = math.prod(x.shape[:-1])
         block = min(block, padded(rows, pixels))
         return {
             "flat": True, "rows": None, "rows_end": [], "taps": [], "merged": None, "fills": False,
             "conditions": "", "tap_row": "", "tap_offset": "", "run": x.shape[-1],
-            "channels": x.shape[-1], "x_pixel": _row_stride(x), "y_pixel": _row_stride(y),
+            "channels": x.shape[-1], "x_pixel": x.row_stride, "y_pixel": y.row_stride,
             "block": block, "width": rows, "units": rows, "moved": [],
         }  # fmt: skip
     shape = ConvShape.of(as_conv(node))
@@ -266,28 +250,9 @@ def _geometry(node: Node, x: View, y: View, depth: int, pixels: int) -> dict[str
     }  # fmt: skip
 
 
-def affine(*terms: tuple[str, int], offset: int = 0) -> str:
-    """C text of the sum of name * factor, plus ``offset``."""
-    parts = [name if factor == 1 else f"{name} * {factor}" for name, factor in terms if factor]
-    text = " + ".join(parts) or "0"
-    return text if not offset else f"{text} {'-' if offset < 0 else '+'} {abs(offset)}"
-
-
-def _flat(node: Node, x: View, y: View) -> bool:
-    """Whether a pointwise convolution's pixels lie evenly in both tensors."""
-    plain = _is_plain_product(ConvShape.of(as_conv(node)))
-    return plain and x.has_even_rows and y.has_even_rows
-
-
-def _row_stride(view: View) -> int:
-    """Elements from one row to the next, all axes but the last taken as one."""
-    for extent, stride in zip(view.shape[-2::-1], view.strides[-2::-1], strict=True):
-        if extent != 1:
-            return stride
-    return view.shape[-1]
-
-
-def _loop_groups(context: dict[str, Any], groups: int, steps: dict[str, int]) -> None:
+def _loop_groups(
+    context: dict[str, Any], groups: int, steps: dict[str, int], types: dict[str, str]
+) -> None:
     """Put a loop over groups inside the rows; every operand moves on by its step."""
     lines: list[str] = []
     for line in context["rows"]:
@@ -295,8 +260,6 @@ def _loop_groups(context: dict[str, Any], groups: int, steps: dict[str, int]) ->
             line = line.replace(f"restrict {name} =", f"restrict {name}_row =")
         lines.append(line)
     lines.append(f"for (int32_t g = 0; g < {groups}; g++) {{")
-    types = {"w": "const int8_t *", "bias": "const int32_t *", "share": "const int32_t *"}
-    types["scale"] = "const float *"
     for name, step in steps.items():
         if name in ("x", "y"):
             declared = next(part for part in lines if f" {name}_row =" in part)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, PackedConst, Template, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, Views
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.quantized import (
+    ConstantWeights,
     as_conv,
     channel_args,
-    channel_scales,
+    is_wide,
     known_zero,
-    modelled_seconds,
     operands_of,
     requant_text,
+    requant_words,
     title,
     why_not,
 )
 from aotgen.target.target import Target
+
+_LOADS = {DType.I8: "s8", DType.U8: "u8", DType.I16: "s16"}
+"""What the words that load a vector of each type end in."""
 
 
 def _is_depthwise(node: Node) -> bool:
@@ -30,8 +36,8 @@ def _is_depthwise(node: Node) -> bool:
     return bool(node.attrs["groups"] == channels == node.output.shape[-1] and channels > 1)
 
 
-class QuantizedDepthwise(Template):
-    """Depthwise convolutions of 8-bit integers with one or two spatial axes."""
+class QuantizedDepthwise(ConstantWeights):
+    """Depthwise convolutions of 8- and 16-bit integers with one or two spatial axes."""
 
     name = "quantized_depthwise"
 
@@ -40,10 +46,15 @@ class QuantizedDepthwise(Template):
         if reason is not None:
             return reason
         node = group.nodes[0]
-        if not _is_depthwise(node) or node.input(0).dtype not in (DType.I8, DType.U8):
-            return "needs a depthwise convolution of 8-bit integers"
+        if not _is_depthwise(node) or node.input(0).dtype not in _LOADS:
+            return "needs a depthwise convolution of int8, uint8 or int16"
         zero = node.optional(3)
-        return None if zero is None or zero.is_const else "needs a constant zero point"
+        if zero is not None and not zero.is_const:
+            return "needs a constant zero point"
+        largest = (32768 + abs(int(known_zero(node, 3)[0]))) * 128
+        if is_wide(node) and math.prod(node.input(1).shape[1:-1]) * largest >= 1 << 31:
+            return "int32 does not hold the sum of so many taps"
+        return None
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
         return ()
@@ -51,14 +62,8 @@ class QuantizedDepthwise(Template):
     def default(self, group: Group, target: Target) -> Config:
         return Config()
 
-    def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        return {group.nodes[0].input(0).name: Need(unit_inner=True)}
-
-    def output_need(self, group: Group, target: Target, config: Config) -> Need:
-        return Need(unit_inner=True)
-
-    def cost(self, group: Group, target: Target, config: Config) -> float:
-        return modelled_seconds(group.nodes[0], target, 0.25)
+    def products(self, target: Target) -> float:
+        return 0.25
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         node = group.nodes[0]
@@ -84,6 +89,7 @@ class QuantizedDepthwise(Template):
             for w in range(shape.kernel[2])
         ]
         fits = len(taps) + 8 <= target.vector_registers or len(taps) <= 9
+        fits = fits and all(first < end for first, end in inside)  # else all windows have pads
         args = [
             Arg("x_", f"const {x.dtype.c} *", value=node.input(0)),
             Arg("w", "const int8_t *", const=PackedConst("w", weights.reshape(-1), node.input(1))),
@@ -95,10 +101,10 @@ class QuantizedDepthwise(Template):
             "kernels/quantized_depthwise.c.j2",
             title=title(group),
             params=", ".join([*parameters, "int32_t r0", "int32_t r1"]),
-            load={DType.I8: "s8", DType.U8: "u8"}[x.dtype],
+            load=_LOADS[x.dtype],
+            wide=is_wide(node),
             bias=operands.bias is not None,
             share=operands.share is not None,
-            scale=channel_scales(node) is not None,
             requant=requant_text(node),
             bits=y.dtype.size * 8,
             xtype=x.dtype.c,
@@ -113,7 +119,7 @@ class QuantizedDepthwise(Template):
             inside=inside,
             unrolled=taps if fits else [],
             channels=channels,
-            wide=wide,
+            padded=wide,
             few=channels < target.vl,
             x_batch=x.strides[0],
             x_row=xs[1],
@@ -124,4 +130,4 @@ class QuantizedDepthwise(Template):
         )
         name = f"{node.op}_{x.dtype.value}_depthwise"
         units = shape.batch * shape.out[1]
-        return Kernel(name, text, tuple(args), units, frozenset({"int8"}))
+        return Kernel(name, text, tuple(args), units, requant_words(node))

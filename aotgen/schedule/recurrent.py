@@ -68,6 +68,7 @@ _FIXED: dict[str, KnobValue] = {"kc": 0, "next_lines": 0}
 
 _EXPRESSIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Affine": ("vfma(x, vset1({alpha}), vset1({beta}))", ()),
+    "Clip": ("vmax(vset1({alpha}), vmin(vset1({beta}), x))", ()),
     "Elu": ("vsel(vlt(x, vzero()), vmul(vset1({alpha}), vexpm1(x)), x)", ("expm1",)),
     "HardSigmoid": (
         "vmax(vzero(), vmin(vset1(1.0f), vfma(x, vset1({alpha}), vset1({beta}))))",
@@ -242,6 +243,7 @@ class _Writer:
             y_row=self.place("y") if "y" in self.results else "",
             resets_first=shape.resets_first,
             input_forget=bool(node.attrs.get("input_forget")),
+            cell_clip=_optional_f32(node.attrs.get("cell_clip")),
             functions=functions,
             helpers=self.parts.helpers,
             packs=self.parts.packs,
@@ -430,6 +432,10 @@ class _Writer:
         shapes = f"gates [{s.steps}, {s.rows}, {s.gates * s.hidden}]"
         outputs = ", ".join(f"{k} {list(v.shape)}" for k, v in self.results.items())
         return "; ".join([f"{s.op} of {s.hidden} units, {shapes} -> {outputs}", *notes])
+
+
+def _optional_f32(value: float | None) -> str:
+    return "" if value is None else f32(value)
 
 
 def _activation_text(activation: Activation) -> str:

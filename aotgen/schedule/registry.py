@@ -19,12 +19,21 @@ def anchor_templates() -> tuple[Template, ...]:
     from aotgen.schedule.conv_dot import ConvDot, ConvTransposeDot
     from aotgen.schedule.conv_grouped import ConvGrouped, ConvTransposeGrouped
     from aotgen.schedule.conv_transpose import ConvTranspose
+    from aotgen.schedule.int8_dense import Int8Dense
+    from aotgen.schedule.int8_depthwise import Int8Depthwise
+    from aotgen.schedule.int8_neon import Int8NeonDense
+    from aotgen.schedule.int8_neon_depthwise import Int8NeonDepthwise
+    from aotgen.schedule.int8_pool import Int8Pool
+    from aotgen.schedule.int8_sum import Int8Sum
+    from aotgen.schedule.integer_lstm import IntegerLstm
     from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
     from aotgen.schedule.pairwise_coupling import PairwiseCoupling
     from aotgen.schedule.pool2d import Pool2d
+    from aotgen.schedule.quantized_batch import QuantizedBatch
     from aotgen.schedule.quantized_dense import QuantizedDense
     from aotgen.schedule.quantized_depthwise import QuantizedDepthwise
     from aotgen.schedule.recurrent import Recurrent
+    from aotgen.schedule.svdf import Svdf
     from aotgen.schedule.top_k import TopK
     from aotgen.schedule.tree_ensemble import TreeEnsemble
 
@@ -41,9 +50,18 @@ def anchor_templates() -> tuple[Template, ...]:
         MatmulGemm(),
         MatmulBatch(),
         Pool2d(),
+        Int8Pool(),
+        Int8Sum(),
+        Int8Depthwise(),
+        Int8Dense(),
+        Int8NeonDepthwise(),
+        Int8NeonDense(),
         QuantizedDepthwise(),
         QuantizedDense(),
+        QuantizedBatch(),
         Recurrent(),
+        IntegerLstm(),
+        Svdf(),
         TopK(),
         PairwiseCoupling(),
         TreeEnsemble(),

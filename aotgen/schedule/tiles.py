@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aotgen.schedule import neon_tile
 from aotgen.schedule.base import ScheduleError
 from aotgen.target.target import Target
 
@@ -83,8 +84,8 @@ def registers(pixels: int, vectors: int, target: Target, lane_step: bool = False
     """Vector registers that a tile keeps live in its reduction loop."""
     if lane_step and target.isa == "neon_armv7":  # a step of one pixel is brought into all lanes
         return pixels * vectors + vectors + pixels + 1
-    if lane_step:  # two to spare: with none GCC moves accumulators about
-        return pixels * vectors + vectors + pixels + 2
+    if lane_step:
+        return neon_tile.registers(pixels, vectors)
     return pixels * vectors + vectors + (1 if vectors > 1 or target.isa != "avx512" else 0)
 
 
@@ -160,10 +161,19 @@ def core_model(target: Target) -> CoreModel:
     return _MODELS[target.isa]
 
 
-def step_cycles(pixels: int, vectors: int, target: Target, lane_step: bool = False) -> float:
-    """Cycles of one reduction step of a tile whose operands are in L1."""
+def step_cycles(
+    pixels: int, vectors: int, target: Target, lane_step: bool = False, blocks: bool = False
+) -> float:
+    """Cycles of one reduction step of a tile whose operands are in L1.
+
+    Args:
+        lane_step, blocks: as in ``blocking.Problem``.
+    """
     core = core_model(target)
     fmas = pixels * vectors
+    if lane_step and target.isa == "neon":
+        steps = neon_tile.step_instructions(pixels, vectors, blocks)
+        return max(steps / core.fma, core.latency)
     loads = vectors + (pixels / 4 if lane_step else pixels)
     if target.isa == "neon_armv7":  # splats take the FMAs' unit; loads of pixels need an address
         return max((fmas + (pixels if lane_step else 0) + loads) / core.fma, core.latency)

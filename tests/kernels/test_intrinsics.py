@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aotgen.codegen.environment import render
+from aotgen.codegen.simd import simd_header
+from aotgen.ir.types import DType
 from aotgen.schedule.base import ScheduleError
-from aotgen.schedule.intrinsics import INTRINSICS, Intrinsic, intrinsics_for
+from aotgen.schedule.intrinsics import (
+    INTRINSICS,
+    S8_SDOT,
+    S8_SMULL_SMLAL,
+    S8_VMULL_VMLAL,
+    Intrinsic,
+    intrinsics_for,
+)
 from aotgen.schedule.tiles import check_tile
 from aotgen.target.board import load_board
 from aotgen.target.target import Target
@@ -26,10 +35,11 @@ BOARDS = {
 
 @pytest.mark.parametrize("record", INTRINSICS, ids=lambda r: r.name)
 def test_packing_map_is_what_pack_does(record: Intrinsic) -> None:
-    block = np.arange(1, 8 * 12 + 1, dtype=np.float32).reshape(8, 12)
+    block = np.arange(1, 8 * 15 + 1).reshape(8, 15).astype(record.dtypes[1].numpy)
     packed = record.pack(block)
+    assert len(packed) == 8 * -(-15 // record.k_pack) * record.k_pack
     for n in range(8):
-        for k in range(12):
+        for k in range(15):
             assert packed[record.packed_at(n, k, 8)] == block[n, k]
 
 
@@ -54,35 +64,77 @@ def test_te_meaning_is_a_dot_product(record: Intrinsic) -> None:
     assert meaning.shape == (8,) and meaning.dtype is record.dtypes[2]
 
 
-def program(record: Intrinsic) -> str:
-    """Sums steps of a[] times b[][VL] with the record's own statements."""
+@dataclass(frozen=True)
+class Words:
+    """How a program handles a record's operands: C types of a and b, and the words that load b and
+    store the accumulator ``vector``.
+    """
+
+    a: str
+    b: str
+    vector: str
+    load: str
+    store: str
+    needs: frozenset[str] = frozenset()
+
+
+FLOATS = Words("float", "float", "vf", "vload", "vstore")
+BYTES = Words("int8_t", "int8_t", "vi", "vld1q_s8", "vistore")
+WORDS = {
+    "f32_broadcast": FLOATS,
+    "f32_by_element": FLOATS,
+    "f32_splat": FLOATS,
+    "s8_sdot": BYTES,
+    "s8_smull_smlal": BYTES,
+    "s8_vmull_vmlal": BYTES,
+    "u8s8_dot4": Words(
+        "uint8_t", "int8_t", "vi", "vqw_load", "vistore", frozenset({"int8", "bytes", "dot8"})
+    ),
+    "i16_pairs": Words("int16_t", "int8_t", "vi", "vpload_s8", "vistore", frozenset({"int8"})),
+}
+
+
+def program(record: Intrinsic, target: Target) -> str:
+    """Two loads of a pixel and all their steps, by the record's own statements, against numpy.
+
+    An accumulator has a channel a lane, or as many partial sums of one where its whole register is
+    steps of a channel.
+    """
+    words, rng = WORDS[record.name], np.random.default_rng(5)
+    channels = 1 if record.k_pack == 16 else target.vl
+    reduction = 2 * record.steps
+    low = 0 if record.dtypes[0] is DType.U8 else -100
+    a = rng.integers(low, 128, reduction)
+    b = rng.integers(-127, 128, (channels, reduction))
     lines = []
-    for at in range(0, 8, record.steps):
-        names = {"a": f"a + {at}", "element": f"a[{at}]", "v": f"v{at}"}
+    for at in range(0, reduction, record.steps):
+        names = {"a": f"a + {at}", "element": f"a[{at}]", "v": f"v{at}", "set": "vqa_set1"}
         lines.append(record.load.format(**names))
-        for lane in range(record.steps):
+        for lane in range(record.steps // record.k_pack):
+            k = at + lane * record.k_pack
             if record.splat:
-                lines.append(record.splat_text(f"s{at + lane}", f"v{at}", lane))
-                names["s"] = f"s{at + lane}"
-            b = f"vload(b + {(at + lane)} * VL)"
-            lines.append(record.fma.format(acc="acc", b=b, lane=lane, **names))
+                names["s"] = f"s{k}"
+                lines.append(record.splat_text(f"s{k}", f"v{at}", lane))
+            weights = f"{words.load}(b + {record.packed_at(0, k, channels)})"
+            lines.append(record.fma.format(acc="acc", b=weights, lane=lane, **names))
     body = "\n    ".join(lines)
-    return f"""#include "simd.h"
-#include <stdio.h>
+    packed = record.pack(b.astype(record.dtypes[1].numpy))
+    numbers = [", ".join(str(int(v)) for v in values) for values in (a, packed, b @ a)]
+    total = "got = 0; for (int i = 0; i < VL; i++) got += y[i];" if channels == 1 else "got = y[n];"
+    element = "float" if words.vector == "vf" else "int32_t"
+    return f"""{simd_header(target.isa, words.needs)}
+static const {words.a} a[] = {{{numbers[0]}}};
+static const {words.b} b[] = {{{numbers[1]}}};
+static const int32_t want[] = {{{numbers[2]}}}; /* small enough to be exact in float, too */
 int main(void) {{
-    float a[8], b[8 * VL], y[VL];
+    {element} y[VL], got;
     int bad = 0;
-    for (int k = 0; k < 8; k++) {{
-        a[k] = (float)(k + 1);
-        for (int n = 0; n < VL; n++) b[k * VL + n] = (float)(n - 3 * k);
-    }}
-    vf acc = vzero();
+    {words.vector} acc = {"vzero()" if element == "float" else "viset1(0)"};
     {body}
-    vstore(y, acc);
-    for (int n = 0; n < VL; n++) {{
-        float want = 0.0f;
-        for (int k = 0; k < 8; k++) want += a[k] * b[k * VL + n];
-        bad += y[n] != want; /* small integers: exact */
+    {words.store}(y, acc);
+    for (int n = 0; n < {channels}; n++) {{
+        {total}
+        bad += got != ({element})want[n];
     }}
     return bad;
 }}
@@ -95,11 +147,19 @@ def test_statements_compute_it(record: Intrinsic, isa: str, tmp_path: Path) -> N
     if isa not in record.isas:
         assert not record.fits(Target(isa))  # type: ignore[arg-type]
         return
-    board = load_board(BOARDS[isa])
+    board = load_board("rpi5" if record.features else BOARDS[isa])
     compiler = f"{board.triple}-gcc" if board.triple else "gcc"
     require_tool(compiler, *board.emulator[:1])
-    (tmp_path / "simd.h").write_text(render(f"simd/{isa}.h.j2", math=[]))
-    (tmp_path / "a.c").write_text(program(record))
+    target = board.target()
+    assert record.fits(target)
+    (tmp_path / "a.c").write_text(program(record, target))
     flags = ["-std=c99", "-O2", *board.cflags("gcc")]
     subprocess.run([compiler, *flags, "a.c", "-o", "a"], cwd=tmp_path, check=True)
     assert subprocess.run([*board.emulator, str(tmp_path / "a")]).returncode == 0
+
+
+def test_a_feature_is_part_of_what_fits() -> None:
+    plain, dotprod = Target("neon"), Target("neon", features=frozenset({"asimddp"}))
+    assert intrinsics_for(plain, S8_SDOT.dtypes) == [S8_SMULL_SMLAL]
+    assert intrinsics_for(dotprod, S8_SDOT.dtypes) == [S8_SDOT, S8_SMULL_SMLAL]
+    assert intrinsics_for(Target("neon_armv7"), S8_SDOT.dtypes) == [S8_VMULL_VMLAL]

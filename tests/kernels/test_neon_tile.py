@@ -1,0 +1,188 @@
+"""The register tile of AArch64 in assembly: tails, strides, passes, and that it reads only its
+operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernels.harness import Case, build, check_cases, conv_case, matmul_case, run_cases
+from kernels.test_kernels import target_of
+
+import aotgen.schedule.dense_tile as dense_tile
+from aotgen.schedule.base import Config
+from aotgen.schedule.conv2d_direct import Conv2dDirect
+from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
+from aotgen.schedule.layouts import with_layouts
+from aotgen.schedule.matmul_gemm import MatmulGemm
+from aotgen.schedule.neon_tile import (
+    MAX_OPERANDS,
+    MAX_SUMS,
+    Reduction,
+    Way,
+    asm_tile,
+    quad_instructions,
+)
+from aotgen.schedule.tiles import tiles
+from aotgen.target.board import load_board
+from support import require_tool
+
+DIRECT, POINTWISE, GEMM = Conv2dDirect(), Conv2dPointwise(), MatmulGemm()
+TARGET = target_of("neon")
+
+GUARD = r"""
+#define _DEFAULT_SOURCE
+#include <stdlib.h>
+#include <sys/mman.h>
+/* Pages that cannot be read lie right before a block (BEFORE), or right behind it. */
+static int guarded(void **p, size_t align, size_t bytes) {
+    const size_t page = 4096, whole = (bytes + page - 1) / page * page;
+    char *at = mmap(NULL, whole + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)align;
+    if (at == MAP_FAILED || mprotect(at + page, whole, PROT_READ | PROT_WRITE)) return 1;
+#ifdef BEFORE
+    *p = at + page;
+#else
+    *p = at + page + whole - bytes;
+#endif
+    return 0;
+}
+#define posix_memalign guarded
+#define free(p) ((void)(p))
+"""
+
+
+def knobs(case: Case, layouts: bool = False, **changed: int) -> Case:
+    """``case`` with these knobs, in blocks of channels with ``layouts``."""
+
+    def config() -> Config:
+        found = case.template.default(case.group, TARGET).as_dict()
+        made = Config.of(**{**found, **changed})
+        return with_layouts(made, "nchwc", "nchwc") if layouts else made
+
+    text = ", ".join(f"{k} {v}" for k, v in changed.items())
+    name = f"{case.name}, {text}{', blocks' if layouts else ''}"
+    return replace(case, name=name, config=lambda _: config())
+
+
+def cases() -> list[Case]:
+    made = []
+    for channels in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 30):
+        for gap in (0, 3):
+            case = conv_case(f"{channels} deep", POINTWISE, (1, 5, 7, channels), 20, (1, 1),
+                             gap=gap, seed=channels)  # fmt: skip
+            made += [knobs(case, mr=7, nr=12), knobs(case, mr=5, nr=8, k_unroll=4)]
+    for mr, nr in ((15, 4), (10, 8), (9, 8), (6, 16), (5, 16), (4, 24), (3, 32), (2, 32), (1, 32)):
+        case = conv_case("size", POINTWISE, (1, 6, 7, 44), 76, (1, 1), relu=True, add=True)
+        made += [knobs(case, mr=mr, nr=nr), knobs(case, True, mr=mr, nr=nr)]
+    for bias in (True, False):
+        wide = conv_case("passes", POINTWISE, (1, 4, 7, 200), 48, (1, 1), bias=bias)
+        for kc in (40, 48, 56, 100, 104):
+            for mr, nr in ((4, 24), (7, 12), (8, 8)):
+                for lines in (0, 1, 2):
+                    made.append(knobs(wide, lines == 2, mr=mr, nr=nr, oc_block=nr, kc=kc,
+                                      next_lines=lines))  # fmt: skip
+    odd = conv_case("odd passes", POINTWISE, (1, 4, 7, 203), 40, (1, 1), gap=1)
+    made.append(knobs(odd, mr=7, nr=12, oc_block=12, kc=64, next_lines=1))
+    made.append(knobs(odd, mr=7, nr=12, oc_block=12, next_lines=1, prefetch_bytes=512))
+    taps = conv_case("rows", DIRECT, (1, 9, 14, 20), 28, (3, 3), pads=(1, 1, 1, 1))
+    far = conv_case("dilated", DIRECT, (1, 9, 14, 12), 28, (3, 3), pads=(2, 2, 2, 2),
+                    dilations=(2, 2), relu=True)  # fmt: skip
+    three = conv_case("3-D", DIRECT, (1, 4, 6, 7, 8), 24, (3, 3, 3), pads=(1,) * 6)
+    for case in (taps, far, three):
+        for oh, ow, nr in ((1, 7, 12), (1, 4, 24), (2, 7, 4)):
+            made.append(knobs(case, oh_tile=oh, ow_tile=ow, nr=nr))
+            made.append(knobs(case, True, oh_tile=oh, ow_tile=ow, nr=nr))
+            made.append(knobs(case, oh_tile=oh, ow_tile=ow, nr=nr, oc_block=nr, kc=60))
+    for m, k, n in ((1, 37, 20), (3, 64, 11), (7, 129, 24), (21, 40, 100)):
+        made.append(matmul_case(f"{m} x {k} x {n}", GEMM, (m, k), (k, n)))
+    return made
+
+
+def run_arm(made: Sequence[Case], folder: Path, cc: str, *extra: str) -> list[np.ndarray]:
+    board = load_board("rpi4")
+    compiler = f"{board.triple}-gcc" if cc == "gcc" else "clang"
+    require_tool(compiler, f"{board.triple}-gcc", board.emulator[0])
+    more = [f"--target={board.triple}"] if cc == "clang" else []
+    return run_cases(
+        made, TARGET, folder, cc=compiler, emulator=board.emulator, extra=[*more, *extra]
+    )
+
+
+def test_values(tmp_path: Path) -> None:
+    board = load_board("rpi4")
+    require_tool(f"{board.triple}-gcc", board.emulator[0])
+    made = cases()
+    assert sum("__asm__" in build(c, TARGET).kernel.body for c in made) > 0.9 * len(made)
+    check_cases(
+        made, TARGET, tmp_path, cc=f"{board.triple}-gcc", emulator=board.emulator, extra=("-O2",)
+    )
+
+
+@pytest.mark.parametrize(
+    "cc, level",
+    [("clang", "-O2"), ("gcc", "-O0"), pytest.param("clang", "-O0", marks=pytest.mark.slow)],
+)
+def test_bytes_are_those_of_the_c_tile(
+    cc: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cases()[::2]
+    got = run_arm(made, tmp_path, cc, level)
+    monkeypatch.setattr(dense_tile, "asm_tile", lambda _: None)
+    want = run_arm(made, tmp_path, "gcc", "-O1")
+    different = [
+        c.name for c, a, b in zip(made, got, want, strict=True) if a.tobytes() != b.tobytes()
+    ]
+    assert not different
+
+
+@pytest.mark.parametrize("side", ["BEFORE", "BEHIND"])
+def test_reads_nothing_outside_its_operands(side: str, tmp_path: Path) -> None:
+    (tmp_path / "guard.h").write_text(GUARD)
+    run_arm(cases(), tmp_path, "gcc", "-O1", "-include", str(tmp_path / "guard.h"), f"-D{side}")
+
+
+def reduction(pixels: int, vectors: int, step: int, **changed: object) -> Reduction:
+    made = Reduction(
+        offsets=tuple(step * i for i in range(pixels)),
+        vectors=vectors,
+        levels=((64, 1),),
+        split=None,
+        sizes=(),
+        unroll=8,
+        overread=False,
+        bias=True,
+        lines=0,
+        ahead=0,
+    )
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "pixels, vectors, way", [(7, 3, "ldr"), (7, 2, "ldp"), (4, 5, "ldp"), (7, 3, "ld1")]
+)
+def test_model_counts_the_loop(pixels: int, vectors: int, way: Way) -> None:
+    """The loop that is printed has as many instructions as the cost model says."""
+    blocks = {"levels": ((64, 4 * 49), (4, 1))} if way == "ld1" else {}
+    tile = asm_tile(reduction(pixels, vectors, 4 if way == "ld1" else 64, **blocks))
+    assert tile is not None
+    lines = list(tile.lines)
+    loop = lines[lines.index("1:") + 1 : lines.index("b.ne 1b") + 1]
+    assert len(loop) == 2 * quad_instructions(pixels, vectors, way)
+
+
+def test_every_tile_of_the_space_is_written() -> None:
+    """Every tile that fits the registers is a statement with no more operands than GCC takes."""
+    for pixels, vectors in tiles(TARGET, lane_step=True):
+        for step in (4, 48, 49):
+            passes = {"split": 0, "sizes": (40, 24), "lines": 1}
+            for more in ({}, passes):
+                tile = asm_tile(reduction(pixels, vectors, step, **more))
+                assert tile is not None, (pixels, vectors, step)
+                written = sum('"+' in o for o in tile.outputs)
+                assert len(tile.outputs) + written + len(tile.inputs) <= MAX_OPERANDS
+                assert len(tile.sums) == pixels * vectors <= MAX_SUMS
