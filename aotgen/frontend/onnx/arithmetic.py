@@ -32,7 +32,7 @@ _BINARY = {
 
 @converts(*_BINARY)
 def binary(n: OnnxNode) -> Value:
-    return n.add(_BINARY[n.op], [n.x(0), n.x(1)])
+    return n.emit(_BINARY[n.op], [n.x(0), n.x(1)])
 
 
 @converts("Pow")
@@ -40,10 +40,10 @@ def power(n: OnnxNode) -> Value:
     """The result has the base's type; from opset 12 on the exponent's may differ."""
     base, exponent = n.x(0), n.x(1)
     if base.dtype is exponent.dtype:
-        return n.add("pow", [base, exponent])
+        return n.emit("pow", [base, exponent])
     if base.dtype.is_float or not exponent.dtype.is_float:
-        return n.add("pow", [base, n.cast(exponent, base.dtype)])
-    result = n.add("pow", [n.cast(base, exponent.dtype), exponent])
+        return n.emit("pow", [base, n.cast(exponent, base.dtype)])
+    result = n.emit("pow", [n.cast(base, exponent.dtype), exponent])
     return n.cast(result, base.dtype)
 
 
@@ -52,7 +52,7 @@ def modulo(n: OnnxNode) -> Value:
     fmod = bool(n.get_int("fmod", 0))
     if n.x(0).dtype.is_float and not fmod and n.opset < 28:
         n.refuse("fmod=0 is not defined for floats", "set fmod=1")
-    return n.add("mod", [n.x(0), n.x(1)], fmod=fmod)
+    return n.emit("mod", [n.x(0), n.x(1)], fmod=fmod)
 
 
 @converts("BitShift", since=11)
@@ -60,7 +60,7 @@ def bit_shift(n: OnnxNode) -> Value:
     direction = n.get_str("direction")
     if direction not in ("LEFT", "RIGHT"):
         n.refuse(f"direction={direction!r} is not known", "use LEFT or RIGHT")
-    return n.add("shift_left" if direction == "LEFT" else "shift_right", [n.x(0), n.x(1)])
+    return n.emit("shift_left" if direction == "LEFT" else "shift_right", [n.x(0), n.x(1)])
 
 
 @converts("PRelu")
@@ -69,12 +69,12 @@ def prelu(n: OnnxNode) -> Value:
     x, slope = n.x(0), n.x(1)
     if n.is_converted and slope.shape == x.shape[1:2]:
         slope = n.reshape(slope, (*slope.shape, *(1,) * (len(x.shape) - 2)))
-    return n.add("prelu", [x, slope])
+    return n.emit("prelu", [x, slope])
 
 
 @converts("Where", since=9)
 def where(n: OnnxNode) -> Value:
-    return n.add("where", [n.x(0), n.x(1), n.x(2)])
+    return n.emit("where", [n.x(0), n.x(1), n.x(2)])
 
 
 _CHAINS = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
@@ -84,9 +84,9 @@ _CHAINS = {"Max": "maximum", "Min": "minimum", "Sum": "add", "Mean": "add"}
 def chain(n: OnnxNode) -> Value:
     """Any number of inputs, from the left."""
     values = [n.x(i) for i in range(len(n.inputs))]
-    total = reduce(lambda a, b: n.add(_CHAINS[n.op], [a, b]), values[1:], n.x(0))
+    total = reduce(lambda a, b: n.emit(_CHAINS[n.op], [a, b]), values[1:], n.x(0))
     if n.op == "Mean" and len(values) > 1:
-        return n.add("div", [total, n.scalar(len(values), total)])
+        return n.emit("div", [total, n.scalar(len(values), total)])
     return total
 
 
@@ -106,11 +106,11 @@ def hardmax(n: OnnxNode) -> Value:
 
 
 def _hardmax(n: OnnxNode, x: Value, axis: int) -> Value:
-    best = n.add("argmax", [x], axis=axis, keepdims=True, select_last=False)
+    best = n.emit("argmax", [x], axis=axis, keepdims=True, select_last=False)
     shape = [1] * len(x.shape)
     shape[axis] = x.shape[axis]
     positions = n.constant(np.arange(x.shape[axis], dtype=np.int64).reshape(shape), "positions")
-    return n.cast(n.add("equal", [best, positions]), x.dtype)
+    return n.cast(n.emit("equal", [best, positions]), x.dtype)
 
 
 @converts("OneHot", since=9)
@@ -120,4 +120,4 @@ def one_hot(n: OnnxNode) -> Value:
     if depth < 1:
         n.refuse(f"its depth is {depth}", "use at least 1")
     axis = n.axis("axis", -1, len(n.x(0).shape) + 1)
-    return n.add("one_hot", [n.cast(n.x(0), DType.I64), n.x(2)], axis=axis, depth=depth)
+    return n.emit("one_hot", [n.cast(n.x(0), DType.I64), n.x(2)], axis=axis, depth=depth)

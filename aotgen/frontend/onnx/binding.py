@@ -11,7 +11,8 @@ from shlex import quote
 import onnx
 
 from aotgen.errors import ModelError, Problem, ShapeError
-from aotgen.frontend.onnx.tensors import MAX_TENSOR_BYTES, element_type, type_name, type_remedy
+from aotgen.frontend.emitter import MAX_TENSOR_BYTES
+from aotgen.frontend.onnx.tensors import element_type, type_name, type_remedy
 from aotgen.ir.types import TensorType
 
 FileDim = int | str | None

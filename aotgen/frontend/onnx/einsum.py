@@ -88,7 +88,7 @@ def _diagonal(n: OnnxNode, term: _Term, first: int, second: int) -> _Term:
     outer = tuple(shape[i] for i in rest)
     moved = n.transpose(term.value, (*rest, first, second))
     flat = n.reshape(moved, (*outer, extent * extent))
-    line = n.add(
+    line = n.emit(
         "slice",
         [flat],
         starts=(0,) * len(flat.shape),
@@ -110,7 +110,7 @@ def _sum_out(n: OnnxNode, term: _Term, kept: set[str]) -> _Term:
     axes = tuple(i for i, x in enumerate(term.labels) if x not in kept)
     if not axes:
         return term
-    value = n.add("reduce_sum", [term.value], axes=axes, keepdims=False)
+    value = n.emit("reduce_sum", [term.value], axes=axes, keepdims=False)
     return _Term(value, tuple(x for x in term.labels if x in kept))
 
 
@@ -138,7 +138,7 @@ def _contract(n: OnnxNode, a: _Term, b: _Term, kept: set[str]) -> _Term:
     order = [*columns, *summed] if trans_b else [*summed, *columns]
     pair = (volume(columns), volume(summed)) if trans_b else (volume(summed), volume(columns))
     right = n.reshape(_arrange(n, b, [*batch, *order]), (*outer, *pair))
-    y = n.add("matmul", [left, right, None], trans_b=trans_b)
+    y = n.emit("matmul", [left, right, None], trans_b=trans_b)
     labels = (*batch, *rows, *columns)
     return _Term(n.reshape(y, [sizes[x] for x in labels]), labels)
 
@@ -156,4 +156,4 @@ def _product(n: OnnxNode, a: _Term, b: _Term) -> _Term:
         shape = [term.extent(x) if x in term.labels else 1 for x in labels]
         return n.reshape(_arrange(n, term, present), shape)
 
-    return _Term(n.add("mul", [spread(a), spread(b)]), labels)
+    return _Term(n.emit("mul", [spread(a), spread(b)]), labels)

@@ -55,7 +55,7 @@ def plain(n: OnnxNode) -> Value:
     """Operators without attributes that have a canonical op of the same meaning."""
     if n.op in _UNCHANGED_FOR_INT and n.x().dtype.is_int:
         return n.x()
-    return n.add(_PLAIN[n.op], [n.x()])
+    return n.emit(_PLAIN[n.op], [n.x()])
 
 
 @converts("Identity")
@@ -76,27 +76,27 @@ def dropout(n: OnnxNode) -> list[Value]:
         return [x]
     dtype = DType.BOOL if n.opset >= 10 else x.dtype
     one = n.constant(np.ones((), dtype.numpy))
-    return [x, n.add("expand", [one], shape=x.shape)]
+    return [x, n.emit("expand", [one], shape=x.shape)]
 
 
 @converts("LeakyRelu", "Elu", "Celu", "ThresholdedRelu")
 def with_alpha(n: OnnxNode) -> Value:
     op = {"LeakyRelu": "leaky_relu", "ThresholdedRelu": "thresholded_relu"}.get(n.op, n.op.lower())
     alpha = n.get_float("alpha", 0.01 if n.op == "LeakyRelu" else 1.0)
-    return n.add(op, [n.x()], alpha=alpha)
+    return n.emit(op, [n.x()], alpha=alpha)
 
 
 @converts("Selu")
 def selu(n: OnnxNode) -> Value:
     alpha = n.get_float("alpha", 1.67326319217681884765625)
-    return n.add(
+    return n.emit(
         "selu", [n.x()], alpha=alpha, gamma=n.get_float("gamma", 1.05070102214813232421875)
     )
 
 
 @converts("HardSigmoid")
 def hard_sigmoid(n: OnnxNode) -> Value:
-    return n.add(
+    return n.emit(
         "hard_sigmoid", [n.x()], alpha=n.get_float("alpha", 0.2), beta=n.get_float("beta", 0.5)
     )
 
@@ -106,12 +106,12 @@ def gelu(n: OnnxNode) -> Value:
     kind = n.get_str("approximate", "none")
     if kind not in ("none", "tanh"):
         n.refuse(f"approximate={kind!r} is not known", "use 'none' or 'tanh'")
-    return n.add("gelu", [n.x()], approximate=kind)
+    return n.emit("gelu", [n.x()], approximate=kind)
 
 
 @converts("Gelu", domain="com.microsoft")
 def microsoft_gelu(n: OnnxNode) -> Value:
-    return n.add("gelu", [n.x()], approximate="none")
+    return n.emit("gelu", [n.x()], approximate="none")
 
 
 @converts("Swish", since=24)
@@ -119,8 +119,8 @@ def swish(n: OnnxNode) -> Value:
     """x * sigmoid(alpha * x)."""
     x = n.x()
     alpha = n.get_float("alpha", 1.0)
-    inner = x if alpha == 1.0 else n.add("mul", [x, n.scalar(alpha, x)])
-    return n.add("mul", [x, n.add("sigmoid", [inner])])
+    inner = x if alpha == 1.0 else n.emit("mul", [x, n.scalar(alpha, x)])
+    return n.emit("mul", [x, n.emit("sigmoid", [inner])])
 
 
 @converts("Shrink", since=9)
@@ -132,11 +132,11 @@ def shrink(n: OnnxNode) -> Value:
         n.refuse(
             "a fractional lambd or bias on integers is not supported", "cast its input to float"
         )
-    below = n.add("less", [x, n.scalar(-lambd, x)])
-    above = n.add("less", [n.scalar(lambd, x), x])
-    low = n.add("add", [x, n.scalar(bias, x)])
-    high = n.add("where", [above, n.add("sub", [x, n.scalar(bias, x)]), n.scalar(0, x)])
-    return n.add("where", [below, low, high])
+    below = n.emit("less", [x, n.scalar(-lambd, x)])
+    above = n.emit("less", [n.scalar(lambd, x), x])
+    low = n.emit("add", [x, n.scalar(bias, x)])
+    high = n.emit("where", [above, n.emit("sub", [x, n.scalar(bias, x)]), n.scalar(0, x)])
+    return n.emit("where", [below, low, high])
 
 
 @converts("IsInf", since=10)
@@ -144,10 +144,10 @@ def isinf(n: OnnxNode) -> Value:
     x = n.x()
     positive, negative = n.get_int("detect_positive", 1), n.get_int("detect_negative", 1)
     if positive and negative:
-        return n.add("isinf", [x])
+        return n.emit("isinf", [x])
     if not positive and not negative:
-        return n.add("expand", [n.constant(np.zeros((), bool))], shape=x.shape)
-    return n.add("equal", [x, n.scalar(math.inf if positive else -math.inf, x)])
+        return n.emit("expand", [n.constant(np.zeros((), bool))], shape=x.shape)
+    return n.emit("equal", [x, n.scalar(math.inf if positive else -math.inf, x)])
 
 
 @converts("Clip")
@@ -157,7 +157,7 @@ def clip_by_attributes(n: OnnxNode) -> Value:
     lo, hi = n.get_float("min", -top), n.get_float("max", top)
     lo = lo if n.has("min") else -math.inf
     hi = hi if n.has("max") else math.inf
-    return n.add("clip", [n.x()], lo=lo, hi=hi)
+    return n.emit("clip", [n.x()], lo=lo, hi=hi)
 
 
 @converts("Clip", since=11)
@@ -172,7 +172,7 @@ def clip_by_inputs(n: OnnxNode) -> Value:
         if value is not None and known is not None and known.size != 1:
             n.refuse(f"its bound (input {index}) has {known.size} elements", "use a scalar")
         bounds.append(default if known is None else float(known.reshape(())))
-    return n.add("clip", [x], lo=bounds[0], hi=bounds[1])
+    return n.emit("clip", [x], lo=bounds[0], hi=bounds[1])
 
 
 def _exact(array: np.ndarray) -> bool:
@@ -185,7 +185,7 @@ def _clip_by_values(n: OnnxNode, x: Value) -> Value:
     for index, op in ((1, "maximum"), (2, "minimum")):
         bound = n.optional(index)
         if bound is not None:
-            x = n.add(op, [x, n.reshape(bound, ())])
+            x = n.emit(op, [x, n.reshape(bound, ())])
     return x
 
 

@@ -11,35 +11,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import checker, defs
 
 from aotgen.errors import ModelError, Problem
+from aotgen.frontend.emitter import Emitter, Refused, drop_unused, name_outputs, one_line
 from aotgen.frontend.onnx.binding import Inputs
 from aotgen.frontend.onnx.inference import infer_types
-from aotgen.frontend.onnx.node import OnnxNode, Refused
+from aotgen.frontend.onnx.node import OnnxNode
 from aotgen.frontend.onnx.reader import ModelFile, node_label, reads
 from aotgen.frontend.onnx.registry import converter, refusal
 from aotgen.frontend.onnx.tensors import (
-    MAX_EVALUATED_BYTES,
-    MAX_TENSOR_BYTES,
     element_type,
-    one_line,
     to_array,
     type_name,
     type_remedy,
 )
-from aotgen.ir.graph import Graph, Node, Value
+from aotgen.ir.graph import Graph, Value
 from aotgen.ir.types import Array, TensorType
-from aotgen.ops.registry import op_def
-
-FOLD_BYTES = 1 << 16
-"""A constant result up to this size is computed while reading; larger ones stay nodes until
-somebody asks.
-"""
 
 _PLUMBING = ("transpose", "reshape", "cast", "concat", "slice")
 """Ops that surround an ONNX node's main op; they do not take over its name."""
@@ -58,6 +48,8 @@ class Importer:
     def __init__(self, file: ModelFile, inputs: Inputs, name: str) -> None:
         self.problems: list[Problem] = list(inputs.problems)
         self.graph = Graph(name, [], [], [])
+        # Integer weights stay integers: quantize_canonicalize looks for them.
+        self.emitter = Emitter(self.graph, fold_never=("dequantize",))
         self._file = file
         self._proto = file.proto.graph
         self._input_types = inputs.types
@@ -66,8 +58,6 @@ class Importer:
         self._named: set[Value] = set()
         self._taken: set[str] = set()
         self._node_names: set[str] = set()
-        self._known: dict[Value, Array | None] = {}
-        self._permuted: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self._inferred: Mapping[str, TensorType] | None = None
         self.written_out = 0
         self._live = _live_nodes(self._proto)
@@ -244,24 +234,8 @@ class Importer:
                 continue
             self.graph.outputs.append(value)
             self.graph.output_names.append(output.name)
-        self._name_outputs()
-        needed = {id(v) for v in self.graph.outputs}
-        kept: list[Node] = []
-        for node in reversed(self.graph.nodes):
-            if any(id(v) in needed for v in node.outputs):
-                kept.append(node)
-                needed.update(id(v) for v in node.args)
-        self.graph.nodes = kept[::-1]
-
-    def _name_outputs(self) -> None:
-        """A value that only passed through an Identity takes the graph output's name."""
-        names = set(self.graph.output_names)
-        inputs = {id(v) for v in self.graph.inputs}
-        taken = {v.name for v in self.graph.values()}
-        for value, name in zip(self.graph.outputs, self.graph.output_names, strict=True):
-            if value.name not in names and id(value) not in inputs and name not in taken:
-                value.name = name
-                taken.add(name)
+        name_outputs(self.graph)
+        drop_unused(self.graph)
 
     # for OnnxNode
 
@@ -296,87 +270,6 @@ class Importer:
 
     def constant(self, array: Array, base: str) -> Value:
         return self.graph.constant(array, base)
-
-    def permuted(self, value: Value, perm: tuple[int, ...]) -> Value:
-        """A constant, permuted and contiguous; the same Value for the same request."""
-        key = (value, perm)
-        if key not in self._permuted:
-            assert value.const is not None
-            array = np.ascontiguousarray(value.const.transpose(perm))
-            self._permuted[key] = self.graph.constant(array, f"{value.name}.t")
-        return self._permuted[key]
-
-    def emit(
-        self, op: str, inputs: Sequence[Value | None], owner: str, attrs: Mapping[str, Any]
-    ) -> list[Value]:
-        """A canonical node, or its folded results."""
-        if op == "concat":
-            inputs = [v for v in inputs if v is None or v.type.numel] or inputs[:1]
-        node = self.graph.make(op, inputs, name=f"{owner}.{op}", origin=(owner,), **attrs)
-        nbytes = sum(v.type.nbytes for v in node.outputs)
-        if nbytes > MAX_TENSOR_BYTES:
-            raise Refused(
-                f"its result ({node.output.type}) has more than {MAX_TENSOR_BYTES} bytes",
-                "bind smaller input shapes",
-            )
-        if nbytes == 0:  # nothing to compute, whatever the inputs
-            return [
-                self.graph.constant(np.empty(v.shape, v.dtype.numpy), v.name.removesuffix(".out"))
-                for v in node.outputs
-            ]
-        # Integer weights stay integers: quantize_canonicalize looks for them.
-        constant = op != "dequantize" and all(v.is_const for v in node.args)
-        if constant and (op == "reshape" or nbytes <= FOLD_BYTES):
-            return [
-                self.graph.constant(array, v.name.removesuffix(".out"))
-                for v, array in zip(node.outputs, self._compute(node), strict=True)
-            ]
-        self.graph.nodes.append(node)
-        return node.outputs
-
-    def evaluate(self, value: Value) -> Array | None:
-        """The values of ``value`` if they follow from constants alone, else None. Remembered."""
-        stack = [value]
-        while stack:
-            top = stack[-1]
-            if top in self._known:
-                stack.pop()
-            elif top.const is not None or top.producer is None:
-                self._known[top] = top.const
-            else:
-                node = top.producer
-                missing = [v for v in node.args if v not in self._known]
-                if missing:
-                    stack += missing
-                else:
-                    self._evaluate_node(node)
-        return self._known[value]
-
-    def _evaluate_node(self, node: Node) -> None:
-        if any(self._known[v] is None for v in node.args):
-            self._known.update({v: None for v in node.outputs})
-            return
-        nbytes = sum(v.type.nbytes for v in node.outputs)
-        if nbytes > MAX_EVALUATED_BYTES:
-            raise Refused(
-                f"it needs the elements of a constant of {nbytes} bytes, computed by node "
-                f"{node.origin[0]!r}; the limit is {MAX_EVALUATED_BYTES}",
-                "bind smaller input shapes",
-            )
-        for value, array in zip(node.outputs, self._compute(node), strict=True):
-            self._known[value] = array
-
-    def _compute(self, node: Node) -> list[Array]:
-        arrays = [
-            None if v is None else (v.const if v.const is not None else self._known[v])
-            for v in node.inputs
-        ]
-        with np.errstate(all="ignore"):
-            results = op_def(node.op).numpy(node, arrays)
-        return [
-            np.asarray(array, v.dtype.numpy).reshape(v.shape)
-            for v, array in zip(node.outputs, results, strict=True)
-        ]
 
 
 def _live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

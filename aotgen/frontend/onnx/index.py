@@ -13,25 +13,25 @@ from aotgen.ir.types import DType
 @converts("Gather")
 def gather(n: OnnxNode) -> Value:
     x = n.x(0)
-    return n.add("gather", [x, n.x(1)], axis=n.axis("axis", 0, len(x.shape)))
+    return n.emit("gather", [x, n.x(1)], axis=n.axis("axis", 0, len(x.shape)))
 
 
 @converts("GatherElements", since=11)
 def gather_elements(n: OnnxNode) -> Value:
     x = n.x(0)
-    return n.add("gather_elements", [x, n.x(1)], axis=n.axis("axis", 0, len(x.shape)))
+    return n.emit("gather_elements", [x, n.x(1)], axis=n.axis("axis", 0, len(x.shape)))
 
 
 @converts("GatherND", since=11)
 def gather_nd(n: OnnxNode) -> Value:
-    return n.add("gather_nd", [n.x(0), n.x(1)], batch_dims=n.get_int("batch_dims", 0))
+    return n.emit("gather_nd", [n.x(0), n.x(1)], batch_dims=n.get_int("batch_dims", 0))
 
 
 @converts("Scatter", since=9)
 @converts("ScatterElements", since=11)
 def scatter_elements(n: OnnxNode) -> Value:
     x = n.x(0)
-    return n.add(
+    return n.emit(
         "scatter_elements",
         [x, n.x(1), n.x(2)],
         axis=n.axis("axis", 0, len(x.shape)),
@@ -41,7 +41,7 @@ def scatter_elements(n: OnnxNode) -> Value:
 
 @converts("ScatterND", since=11)
 def scatter_nd(n: OnnxNode) -> Value:
-    return n.add("scatter_nd", [n.x(0), n.x(1), n.x(2)], reduction=n.get_str("reduction", "none"))
+    return n.emit("scatter_nd", [n.x(0), n.x(1), n.x(2)], reduction=n.get_str("reduction", "none"))
 
 
 @converts("Compress", since=9)
@@ -54,7 +54,7 @@ def compress(n: OnnxNode) -> Value:
     else:
         x, axis = n.reshape(x, (x.type.numel,)), 0
     positions = positions[positions < x.shape[axis]]
-    return n.add("gather", [x, n.constant(positions, "positions")], axis=axis)
+    return n.emit("gather", [x, n.constant(positions, "positions")], axis=axis)
 
 
 @converts("ReverseSequence", since=10)
@@ -75,4 +75,4 @@ def reverse_sequence(n: OnnxNode) -> Value:
     shape = positions.shape + (1,) * (len(x.shape) - 2)
     wide = np.broadcast_to(positions.reshape(shape), x.shape)
     indices = n.constant(np.ascontiguousarray(wide), "positions")
-    return n.add("gather_elements", [x, indices], axis=time_axis)
+    return n.emit("gather_elements", [x, indices], axis=time_axis)

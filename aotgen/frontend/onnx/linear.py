@@ -41,7 +41,7 @@ def conv(n: OnnxNode) -> Value:
     n.need_float(x)
     attributes = conv_attributes(n, x, weight)
     inputs = [n.to_channels_last(x), n.to_channels_last(weight), n.optional(2)]
-    return n.to_channels_first(n.add("conv", inputs, **attributes))
+    return n.to_channels_first(n.emit("conv", inputs, **attributes))
 
 
 @converts("ConvTranspose")
@@ -64,7 +64,7 @@ def conv_transpose(n: OnnxNode) -> Value:
     if min((*given, *extra)) < 0:
         n.refuse(f"pads {list(given)} and output_padding {list(extra)} must not be negative")
     pads = _transpose_pads(n, x.shape[2:], weight.shape[2:], strides, dilations, extra)
-    y = n.add(
+    y = n.emit(
         "conv_transpose",
         [n.to_channels_last(x), _transposed_weight(n, weight, groups), n.optional(2)],
         strides=strides,
@@ -139,7 +139,7 @@ def col2im(n: OnnxNode) -> Value:
     weight = n.constant(np.tile(picks, (channels, *(1,) * (axes + 1))), "picks")
     rows = zip(padded, w.strides, out, spans, strict=True)
     missing = [p - (s * (o - 1) + k) for p, s, o, k in rows]
-    y = n.add(
+    y = n.emit(
         "conv_transpose",
         [columns, weight, None],
         strides=w.strides,
@@ -177,7 +177,7 @@ def matrix_product(
 def matmul(n: OnnxNode) -> Value:
     """numpy.matmul."""
     return matrix_product(
-        n, n.x(0), n.x(1), lambda a, b: n.add("matmul", [a, b, None], trans_b=False)
+        n, n.x(0), n.x(1), lambda a, b: n.emit("matmul", [a, b, None], trans_b=False)
     )
 
 
@@ -194,13 +194,13 @@ def gemm(n: OnnxNode) -> Value:
         a = n.transpose(a, (1, 0))
     trans_b = bool(n.get_int("transB", 0))
     if c is not None and beta != 1.0:
-        c = n.add("mul", [c, n.scalar(beta, c)])
+        c = n.emit("mul", [c, n.scalar(beta, c)])
     width = b.shape[0 if trans_b else 1]
     bias = _row_bias(n, c, width) if c is not None and alpha == 1.0 else None
-    y = n.add("matmul", [a, b, bias], trans_b=trans_b)
+    y = n.emit("matmul", [a, b, bias], trans_b=trans_b)
     if alpha != 1.0:
-        y = n.add("mul", [y, n.scalar(alpha, y)])
-    return y if c is None or bias is not None else n.add("add", [y, c])
+        y = n.emit("mul", [y, n.scalar(alpha, y)])
+    return y if c is None or bias is not None else n.emit("add", [y, c])
 
 
 def _row_bias(n: OnnxNode, c: Value, width: int) -> Value | None:

@@ -16,7 +16,7 @@ def fused_conv(n: OnnxNode) -> Value:
     y = conv(n)
     addend = n.optional(3)
     if addend is not None:
-        y = n.add("add", [y, addend])
+        y = n.emit("add", [y, addend])
     return _activation(n, y) if n.has("activation") else y
 
 
@@ -25,13 +25,13 @@ def _activation(n: OnnxNode, x: Value) -> Value:
     parameters = n.get_floats("activation_params")
     plain = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
     if kind in plain:
-        return n.add(plain[kind], [x])
+        return n.emit(plain[kind], [x])
     if kind == "LeakyRelu" and len(parameters) == 1:
-        return n.add("leaky_relu", [x], alpha=parameters[0])
+        return n.emit("leaky_relu", [x], alpha=parameters[0])
     if kind == "Clip" and len(parameters) == 2:
-        return n.add("clip", [x], lo=parameters[0], hi=parameters[1])
+        return n.emit("clip", [x], lo=parameters[0], hi=parameters[1])
     if kind == "HardSigmoid" and len(parameters) == 2:
-        return n.add("hard_sigmoid", [x], alpha=parameters[0], beta=parameters[1])
+        return n.emit("hard_sigmoid", [x], alpha=parameters[0], beta=parameters[1])
     n.refuse(f"activation {kind!r} with {len(parameters)} parameters is not supported")
 
 
@@ -44,9 +44,9 @@ def fused_gemm(n: OnnxNode) -> Value:
         return y
     alpha, beta = n.get_float("activation_alpha", 0.0), n.get_float("activation_beta", 0.0)
     if kind == "LeakyRelu":
-        return n.add("leaky_relu", [y], alpha=alpha)
+        return n.emit("leaky_relu", [y], alpha=alpha)
     if kind == "HardSigmoid":
-        return n.add("hard_sigmoid", [y], alpha=alpha, beta=beta)
+        return n.emit("hard_sigmoid", [y], alpha=alpha, beta=beta)
     return _activation(n, y)
 
 
@@ -62,27 +62,27 @@ def fused_matmul(n: OnnxNode) -> Value:
             n.inputs[index] = n.transpose(value, (*range(rank - 2), rank - 1, rank - 2))
     y = matmul(n)
     alpha = n.get_float("alpha", 1.0)
-    return y if alpha == 1.0 else n.add("mul", [y, n.scalar(alpha, y)])
+    return y if alpha == 1.0 else n.emit("mul", [y, n.scalar(alpha, y)])
 
 
 @converts("BiasGelu", domain=DOMAIN)
 def bias_gelu(n: OnnxNode) -> Value:
-    return n.add("gelu", [n.add("add", [n.x(0), n.x(1)])], approximate="none")
+    return n.emit("gelu", [n.emit("add", [n.x(0), n.x(1)])], approximate="none")
 
 
 @converts("FastGelu", domain=DOMAIN)
 def fast_gelu(n: OnnxNode) -> Value:
     bias = n.optional(1)
-    x = n.x(0) if bias is None else n.add("add", [n.x(0), bias])
-    return n.add("gelu", [x], approximate="tanh")
+    x = n.x(0) if bias is None else n.emit("add", [n.x(0), bias])
+    return n.emit("gelu", [x], approximate="tanh")
 
 
 @converts("QuickGelu", domain=DOMAIN)
 def quick_gelu(n: OnnxNode) -> Value:
     """x * sigmoid(alpha * x)."""
     x = n.x()
-    scaled = n.add("mul", [x, n.scalar(n.get_float("alpha", 1.702), x)])
-    return n.add("mul", [x, n.add("sigmoid", [scaled])])
+    scaled = n.emit("mul", [x, n.scalar(n.get_float("alpha", 1.702), x)])
+    return n.emit("mul", [x, n.emit("sigmoid", [scaled])])
 
 
 @converts("SkipLayerNormalization", domain=DOMAIN)
@@ -98,12 +98,12 @@ def skip_simplified_layer_normalization(n: OnnxNode) -> list[Value | None]:
 
 
 def _skip_norm(n: OnnxNode, op: str, beta: Value | None, bias: Value | None) -> list[Value | None]:
-    total = n.add("add", [n.x(0), n.x(1)])
+    total = n.emit("add", [n.x(0), n.x(1)])
     if bias is not None:
-        total = n.add("add", [total, bias])
+        total = n.emit("add", [total, bias])
     if n.is_used(1) or n.is_used(2):
         n.refuse("its outputs mean and inverse deviation are not supported")
-    y = n.add(
+    y = n.emit(
         op,
         [total, n.x(2), beta],
         axis=len(total.shape) - 1,
@@ -120,4 +120,4 @@ def simplified_layer_normalization(n: OnnxNode) -> list[Value | None]:
         n.refuse("its output inverse deviation is not supported")
     x = n.x(0)
     axis = n.axis("axis", -1, len(x.shape))
-    return [n.add("rms_norm", [x, n.x(1), None], axis=axis, eps=n.get_float("epsilon", 1e-5))]
+    return [n.emit("rms_norm", [x, n.x(1), None], axis=axis, eps=n.get_float("epsilon", 1e-5))]

@@ -25,26 +25,26 @@ def embed_layer_normalization(n: OnnxNode) -> list[Value | None]:
     if len(ids.shape) != 2:
         n.refuse(f"ids of shape {list(ids.shape)} are no [batch, sequence]")
     batch, length = ids.shape
-    total = n.add("gather", [word, ids], axis=0)
+    total = n.emit("gather", [word, ids], axis=0)
     at = n.optional(8)
     if at is None:
         places = n.cut(position, 0, 0, length)
     else:
-        places = n.add("gather", [position, at], axis=0)
-    total = n.add("add", [total, places])
+        places = n.emit("gather", [position, at], axis=0)
+    total = n.emit("add", [total, places])
     segments, kinds = n.optional(1), n.optional(4)
     if segments is not None and kinds is not None:
-        total = n.add("add", [total, n.add("gather", [kinds, segments], axis=0)])
+        total = n.emit("add", [total, n.emit("gather", [kinds, segments], axis=0)])
     eps = n.get_float("epsilon", 1e-12)
-    y = n.add("layer_norm", [total, n.x(5), n.x(6)], axis=2, eps=eps)
+    y = n.emit("layer_norm", [total, n.x(5), n.x(6)], axis=2, eps=eps)
     counts: Value | None = None
     if n.is_used(1):
         mask = n.optional(7)
         if mask is None:
             counts = n.constant(np.zeros(batch, np.int32), "counts")
         else:
-            one = n.add("equal", [mask, n.scalar(1, mask)])
-            counts = n.add("reduce_sum", [n.cast(one, DType.I32)], axes=(1,), keepdims=False)
+            one = n.emit("equal", [mask, n.scalar(1, mask)])
+            counts = n.emit("reduce_sum", [n.cast(one, DType.I32)], axes=(1,), keepdims=False)
     return [y, counts, total]
 
 
@@ -64,10 +64,10 @@ def attention(n: OnnxNode) -> list[Value]:
     sizes = n.get_ints("qkv_hidden_sizes") or (weight.shape[1] // 3,) * 3
     if len(sizes) != 3 or sum(sizes) != weight.shape[1] or sizes[0] != sizes[1]:
         n.refuse(f"qkv_hidden_sizes {list(sizes)} do not fit weights {list(weight.shape)}")
-    product = n.add("matmul", [x, weight, None], trans_b=False)
+    product = n.emit("matmul", [x, weight, None], trans_b=False)
     if bias is not None:
-        product = n.add("add", [product, bias])
-    q, k, v = n.add_all("split", [product], axis=2, sizes=tuple(sizes))
+        product = n.emit("add", [product, bias])
+    q, k, v = n.emit_all("split", [product], axis=2, sizes=tuple(sizes))
     return [_attend(n, q, k, v, n.optional(3), n.optional(5))]
 
 
@@ -81,8 +81,8 @@ def multi_head_attention(n: OnnxNode) -> list[Value]:
     bias = n.optional(3)
     if bias is not None:
         sizes = (q.shape[2], k.shape[2], v.shape[2])
-        parts = n.add_all("split", [bias], axis=0, sizes=sizes)
-        q, k, v = (n.add("add", [t, b]) for t, b in zip((q, k, v), parts, strict=True))
+        parts = n.emit_all("split", [bias], axis=0, sizes=sizes)
+        q, k, v = (n.emit("add", [t, b]) for t, b in zip((q, k, v), parts, strict=True))
     return [_attend(n, q, k, v, n.optional(4), n.optional(5))]
 
 
@@ -106,22 +106,22 @@ def _attend(
     def split(t: Value, size: int) -> Value:
         return n.transpose(n.reshape(t, (batch, t.shape[1], heads, size)), (0, 2, 1, 3))
 
-    scores = n.add(
+    scores = n.emit(
         "matmul",
         [split(q, width // heads), split(k, width // heads), None],
         trans_b=True,
     )
-    scores = n.add("mul", [scores, n.scalar(scale, scores)])
+    scores = n.emit("mul", [scores, n.scalar(scale, scores)])
     for addend in (bias, _mask(n, mask, scores)):
         if addend is not None:
-            scores = n.add("add", [scores, addend])
+            scores = n.emit("add", [scores, addend])
     if n.get_int("unidirectional", 0):
         # What onnxruntime adds to scores that causality hides.
         lowest = np.finfo(np.float16 if scores.dtype is DType.F16 else np.float32).min
         hidden = np.triu(np.full((rows, length), lowest), 1 + length - rows)
-        scores = n.add("add", [scores, n.constant(hidden, "causal")])
-    weights = n.add("softmax", [scores], axis=3)
-    y = n.add("matmul", [weights, split(v, depth // heads), None], trans_b=False)
+        scores = n.emit("add", [scores, n.constant(hidden, "causal")])
+    weights = n.emit("softmax", [scores], axis=3)
+    y = n.emit("matmul", [weights, split(v, depth // heads), None], trans_b=False)
     return n.reshape(n.transpose(y, (0, 2, 1, 3)), (batch, rows, depth))
 
 
@@ -136,14 +136,14 @@ def _mask(n: OnnxNode, mask: Value | None, scores: Value) -> Value | None:
     if mask.shape == (batch,):
         order = n.constant(np.arange(length, dtype=np.int32).reshape(1, 1, 1, length), "order")
         ends = n.reshape(n.cast(mask, DType.I32), (batch, 1, 1, 1))
-        counts = n.add("less", [order, ends])
+        counts = n.emit("less", [order, ends])
     elif mask.shape == (batch, length):
         zero = n.scalar(0, mask)
-        counts = n.add("greater", [n.reshape(mask, (batch, 1, 1, length)), zero])
+        counts = n.emit("greater", [n.reshape(mask, (batch, 1, 1, length)), zero])
     elif mask.shape == (batch, rows, length):
         zero = n.scalar(0, mask)
-        counts = n.add("greater", [n.reshape(mask, (batch, 1, rows, length)), zero])
+        counts = n.emit("greater", [n.reshape(mask, (batch, 1, rows, length)), zero])
     else:
         n.refuse(f"a mask of shape {list(mask.shape)} is not supported")
     numbers = [n.scalar(v, scores) for v in (0.0, low)]
-    return n.add("where", [counts, *numbers])
+    return n.emit("where", [counts, *numbers])

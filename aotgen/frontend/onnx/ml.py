@@ -48,7 +48,7 @@ def scaler(n: OnnxNode) -> Value:
     for name, values in (("offset", offset), ("scale", scale)):
         if len(values):
             row = n.constant(_per_feature(n, name, values, count).astype(x.dtype.numpy), name)
-            x = n.add("sub" if name == "offset" else "mul", [x, row])
+            x = n.emit("sub" if name == "offset" else "mul", [x, row])
     return n.cast(x, DType.F32)
 
 
@@ -62,16 +62,16 @@ def normalizer(n: OnnxNode) -> Value:
     op = {"MAX": "reduce_max", "L1": "reduce_l1", "L2": "reduce_l2"}.get(kind)
     if op is None:
         n.refuse(f"norm={kind!r} is not known")
-    size = n.add(op, [x], axes=axes, keepdims=True)
-    none = n.add("equal", [size, n.scalar(0.0, size)])
-    return n.add("div", [x, n.add("where", [none, n.scalar(1.0, size), size])])
+    size = n.emit(op, [x], axes=axes, keepdims=True)
+    none = n.emit("equal", [size, n.scalar(0.0, size)])
+    return n.emit("div", [x, n.emit("where", [none, n.scalar(1.0, size), size])])
 
 
 @converts("Binarizer", domain=DOMAIN)
 def binarizer(n: OnnxNode) -> Value:
     x = n.x()
     n.need_float(x)
-    above = n.add("greater", [x, n.scalar(n.get_float("threshold", 0.0), x)])
+    above = n.emit("greater", [x, n.scalar(n.get_float("threshold", 0.0), x)])
     return n.cast(above, x.dtype)
 
 
@@ -91,10 +91,10 @@ def imputer(n: OnnxNode) -> Value:
         n.refuse(f"it has no imputed values for {x.dtype.value}")
     row = _per_feature(n, "imputed values", imputed, x.shape[-1]).astype(x.dtype.numpy)
     if x.dtype.is_float and math.isnan(replaced):
-        gone = n.add("isnan", [x])
+        gone = n.emit("isnan", [x])
     else:
-        gone = n.add("equal", [x, n.scalar(replaced, x)])
-    return n.add("where", [gone, n.constant(row, "imputed"), x])
+        gone = n.emit("equal", [x, n.scalar(replaced, x)])
+    return n.emit("where", [gone, n.constant(row, "imputed"), x])
 
 
 @converts("FeatureVectorizer", domain=DOMAIN)
@@ -119,7 +119,7 @@ def _sized(n: OnnxNode, x: Value, size: int) -> Value:
         return n.cut(x, 1, 0, size)
     if size > have:
         zeros = n.constant(np.zeros((count, size - have), x.dtype.numpy), "zeros")
-        return n.add("concat", [x, zeros], axis=1)
+        return n.emit("concat", [x, zeros], axis=1)
     return x
 
 
@@ -130,7 +130,7 @@ def array_feature_extractor(n: OnnxNode) -> Value:
     if len(x.shape) == 1:
         x = n.reshape(x, (1, x.shape[0]))
     index = n.reshape(index, (index.type.numel,))
-    return n.add("gather", [x, index], axis=len(x.shape) - 1)
+    return n.emit("gather", [x, index], axis=len(x.shape) - 1)
 
 
 @converts("LabelEncoder", domain=DOMAIN, since=2)
@@ -182,25 +182,25 @@ def _from_table(n: OnnxNode, x: Value, keys: Array, values: Array, default: Arra
     table = np.full(high - low + 3, default, values.dtype)
     table[(keys[::-1] - low) + 1] = values[::-1]  # the first of equal keys is written last
     ends = [n.constant(np.array(v, keys.dtype)) for v in (low - 1, high + 1)]
-    inside = n.add("minimum", [n.add("maximum", [x, ends[0]]), ends[1]])
-    position = n.add("sub", [inside, ends[0]])
-    return n.add("gather", [n.constant(table, "table"), position], axis=0)
+    inside = n.emit("minimum", [n.emit("maximum", [x, ends[0]]), ends[1]])
+    position = n.emit("sub", [inside, ends[0]])
+    return n.emit("gather", [n.constant(table, "table"), position], axis=0)
 
 
 def _from_list(n: OnnxNode, x: Value, keys: Array, values: Array, default: Array) -> Value:
     """Any keys: the first that is equal, found by comparing with all."""
     wide = n.reshape(x, (*x.shape, 1))
-    equal = n.add("equal", [wide, n.constant(keys, "keys")])
+    equal = n.emit("equal", [wide, n.constant(keys, "keys")])
     if n.opset >= 4 and keys.dtype.kind == "f" and np.isnan(keys).any():
-        both = n.add("and", [n.add("isnan", [wide]), n.constant(np.isnan(keys), "nan_keys")])
-        equal = n.add("or", [equal, both])
+        both = n.emit("and", [n.emit("isnan", [wide]), n.constant(np.isnan(keys), "nan_keys")])
+        equal = n.emit("or", [equal, both])
     last = len(x.shape)
     # The default stands behind the values, where the search ends that finds nothing.
     order = np.arange(len(keys), dtype=np.int64)
-    place = n.add("where", [equal, n.constant(order), n.constant(np.array(len(keys), np.int64))])
-    first = n.add("reduce_min", [place], axes=(last,), keepdims=False)
+    place = n.emit("where", [equal, n.constant(order), n.constant(np.array(len(keys), np.int64))])
+    first = n.emit("reduce_min", [place], axes=(last,), keepdims=False)
     table = np.append(values, default).astype(values.dtype)
-    return n.add("gather", [n.constant(table, "table"), first], axis=0)
+    return n.emit("gather", [n.constant(table, "table"), first], axis=0)
 
 
 @converts("OneHotEncoder", domain=DOMAIN)
@@ -215,7 +215,7 @@ def one_hot_encoder(n: OnnxNode) -> Value:
         n.refuse("it has no categories")
     x = n.cast(n.x(), DType.I64)
     wide = n.reshape(x, (*x.shape, 1))
-    return n.cast(n.add("equal", [wide, n.constant(categories, "categories")]), DType.F32)
+    return n.cast(n.emit("equal", [wide, n.constant(categories, "categories")]), DType.F32)
 
 
 refuses(

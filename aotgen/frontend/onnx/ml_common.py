@@ -69,12 +69,12 @@ def labels_of(n: OnnxNode, position: Value, labels: Array) -> Value:
     """The label at each position; the position itself where labels are 0, 1, 2 ..."""
     if not len(labels) or np.array_equal(labels, np.arange(len(labels))):
         return n.cast(position, DType.I64)
-    return n.add("gather", [n.constant(labels, "labels"), position], axis=0)
+    return n.emit("gather", [n.constant(labels, "labels"), position], axis=0)
 
 
 def choose(n: OnnxNode, condition: Value, yes: int, no: int) -> Value:
     """int64 ``yes`` where ``condition`` holds, else ``no``."""
-    return n.add(
+    return n.emit(
         "where",
         [condition, n.constant(np.array(yes, np.int64)), n.constant(np.array(no, np.int64))],
     )
@@ -83,9 +83,9 @@ def choose(n: OnnxNode, condition: Value, yes: int, no: int) -> Value:
 def post_transform(n: OnnxNode, scores: Value, kind: str) -> Value:
     """``kind`` over each row of scores [N, K], K at least 2 or ``kind`` one of single scores."""
     if kind == "LOGISTIC":
-        return n.add("sigmoid", [scores])
+        return n.emit("sigmoid", [scores])
     if kind == "SOFTMAX":
-        return n.add("softmax", [scores], axis=1)
+        return n.emit("softmax", [scores], axis=1)
     if kind == "SOFTMAX_ZERO":
         return _softmax_zero(n, scores)
     if kind == "PROBIT":
@@ -98,13 +98,13 @@ def post_transform(n: OnnxNode, scores: Value, kind: str) -> Value:
 def _softmax_zero(n: OnnxNode, scores: Value) -> Value:
     """Softmax over the scores that are not 0 (beyond 1e-7); those keep score * exp(-max)."""
     tiny = n.scalar(1e-7, scores)
-    seen = n.add("greater", [n.add("abs", [scores]), tiny])
-    top = n.add("reduce_max", [scores], axes=(1,), keepdims=True)
-    power = n.add("exp", [n.add("sub", [scores, top])])
-    shrunk = n.add("mul", [scores, n.add("exp", [n.add("neg", [top])])])
-    each = n.add("where", [seen, power, shrunk])
-    total = n.add("reduce_sum", [each], axes=(1,), keepdims=True)
-    return n.add("div", [each, total])
+    seen = n.emit("greater", [n.emit("abs", [scores]), tiny])
+    top = n.emit("reduce_max", [scores], axes=(1,), keepdims=True)
+    power = n.emit("exp", [n.emit("sub", [scores, top])])
+    shrunk = n.emit("mul", [scores, n.emit("exp", [n.emit("neg", [top])])])
+    each = n.emit("where", [seen, power, shrunk])
+    total = n.emit("reduce_sum", [each], axes=(1,), keepdims=True)
+    return n.emit("div", [each, total])
 
 
 def probit(n: OnnxNode, x: Value) -> Value:
@@ -115,24 +115,24 @@ def probit(n: OnnxNode, x: Value) -> Value:
     def number(value: float) -> Value:
         return n.scalar(value, x)
 
-    y = n.add("sub", [n.add("mul", [x, number(2.0)]), number(1.0)])
-    outside = n.add("mul", [n.add("sub", [number(1.0), y]), n.add("add", [number(1.0), y])])
-    log = n.add("log", [outside])
-    b = n.add("add", [number(2.0 / (3.14159 * 0.147)), n.add("mul", [log, number(0.5)])])
-    inner = n.add("sub", [n.add("mul", [b, b]), n.add("div", [log, number(0.147)])])
-    root = n.add("sqrt", [n.add("sub", [n.add("sqrt", [inner]), b])])
-    sign = n.add("where", [n.add("less", [y, number(0.0)]), number(-1.0), number(1.0)])
-    return n.add("mul", [n.add("mul", [sign, root]), number(1.41421356)])
+    y = n.emit("sub", [n.emit("mul", [x, number(2.0)]), number(1.0)])
+    outside = n.emit("mul", [n.emit("sub", [number(1.0), y]), n.emit("add", [number(1.0), y])])
+    log = n.emit("log", [outside])
+    b = n.emit("add", [number(2.0 / (3.14159 * 0.147)), n.emit("mul", [log, number(0.5)])])
+    inner = n.emit("sub", [n.emit("mul", [b, b]), n.emit("div", [log, number(0.147)])])
+    root = n.emit("sqrt", [n.emit("sub", [n.emit("sqrt", [inner]), b])])
+    sign = n.emit("where", [n.emit("less", [y, number(0.0)]), number(-1.0), number(1.0)])
+    return n.emit("mul", [n.emit("mul", [sign, root]), number(1.41421356)])
 
 
 def pair(n: OnnxNode, first: Value, second: Value) -> Value:
     """[N, 1] and [N, 1] side by side."""
-    return n.add("concat", [first, second], axis=1)
+    return n.emit("concat", [first, second], axis=1)
 
 
 def complement(n: OnnxNode, score: Value) -> Value:
     """1 - score."""
-    return n.add("sub", [n.scalar(1.0, score), score])
+    return n.emit("sub", [n.scalar(1.0, score), score])
 
 
 def column(n: OnnxNode, scores: Value, index: int) -> Value:

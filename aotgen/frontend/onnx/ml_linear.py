@@ -32,7 +32,7 @@ def _product(n: OnnxNode, x: Value, weights: Array, offset: Array) -> Value:
     """x [N, C] times weights [C, K], plus offset [K] unless it is all 0."""
     bias = n.constant(offset, "offset") if offset.any() else None
     matrix = n.constant(np.ascontiguousarray(weights), "weights")
-    return n.add("matmul", [x, matrix, bias], trans_b=False)
+    return n.emit("matmul", [x, matrix, bias], trans_b=False)
 
 
 def _coefficients(n: OnnxNode, x: Value, count: int) -> Array:
@@ -78,7 +78,7 @@ def linear_classifier(n: OnnxNode) -> list[Value | None]:
         if n.is_used(0):
             if len(labels):
                 need_length(n, "classlabels_ints", labels, count)
-            best = n.add("argmax", [scores], axis=1, keepdims=False, select_last=False)
+            best = n.emit("argmax", [scores], axis=1, keepdims=False, select_last=False)
             label = labels_of(n, best, labels)
         return [label, post_transform(n, scores, post)]
     if classes != 2 or post == "PROBIT":
@@ -88,10 +88,10 @@ def linear_classifier(n: OnnxNode) -> list[Value | None]:
             "export it with two class labels",
         )
     if n.is_used(0):
-        wins = n.add("greater", [vector(n, scores), n.scalar(0.0, scores)])
+        wins = n.emit("greater", [vector(n, scores), n.scalar(0.0, scores)])
         label = choose(n, wins, int(labels[1]), int(labels[0]))
     if post == "LOGISTIC":
-        return [label, n.add("sigmoid", [pair(n, n.add("neg", [scores]), scores)])]
+        return [label, n.emit("sigmoid", [pair(n, n.emit("neg", [scores]), scores)])]
     return [label, pair(n, complement(n, scores), scores)]
 
 
@@ -102,18 +102,18 @@ def _kernels(n: OnnxNode, x: Value, vectors: Array) -> Value:
     gamma, offset, degree = (float(p) for p in parameters) if len(parameters) else (0.0, 0.0, 0.0)
     if kind == "RBF":
         wide = n.reshape(x, (x.shape[0], 1, x.shape[1]))
-        apart = n.add("sub", [wide, n.constant(vectors[None], "vectors")])
-        square = n.add("reduce_sum_square", [apart], axes=(2,), keepdims=False)
-        return n.add("exp", [n.add("mul", [square, n.scalar(-gamma, square)])])
-    product = n.add("matmul", [x, n.constant(vectors, "vectors"), None], trans_b=True)
+        apart = n.emit("sub", [wide, n.constant(vectors[None], "vectors")])
+        square = n.emit("reduce_sum_square", [apart], axes=(2,), keepdims=False)
+        return n.emit("exp", [n.emit("mul", [square, n.scalar(-gamma, square)])])
+    product = n.emit("matmul", [x, n.constant(vectors, "vectors"), None], trans_b=True)
     if kind == "LINEAR":
         return product
-    affine = n.add("mul", [product, n.scalar(gamma, product)])
-    affine = n.add("add", [affine, n.scalar(offset, product)])
+    affine = n.emit("mul", [product, n.scalar(gamma, product)])
+    affine = n.emit("add", [affine, n.scalar(offset, product)])
     if kind == "POLY":
-        return n.add("pow", [affine, n.scalar(degree, product)])
+        return n.emit("pow", [affine, n.scalar(degree, product)])
     if kind == "SIGMOID":
-        return n.add("tanh", [affine])
+        return n.emit("tanh", [affine])
     n.refuse(f"kernel_type={kind!r} is not known")
 
 
@@ -137,8 +137,8 @@ def svm_regressor(n: OnnxNode) -> Value:
         kernels, weights = _linear_kernel(n, x, 1)
     y = _product(n, kernels, weights, rho)
     if n.get_int("one_class", 0):
-        inside = n.add("greater", [y, n.scalar(0.0, y)])
-        y = n.add("where", [inside, n.scalar(1.0, y), n.scalar(-1.0, y)])
+        inside = n.emit("greater", [y, n.scalar(0.0, y)])
+        y = n.emit("where", [inside, n.scalar(1.0, y), n.scalar(-1.0, y)])
     return y  # whatever post_transform says, as in onnxruntime
 
 
@@ -217,17 +217,17 @@ def _votes(n: OnnxNode, decisions: Value, classes: int) -> Value:
     second = np.zeros_like(first)
     for p, (i, j) in enumerate(pairs):
         first[p, i] = second[p, j] = 1
-    won = n.add("greater", [decisions, n.scalar(0.0, decisions)])
-    ones = n.add("where", [won, n.scalar(1.0, decisions), n.scalar(0.0, decisions)])
+    won = n.emit("greater", [decisions, n.scalar(0.0, decisions)])
+    ones = n.emit("where", [won, n.scalar(1.0, decisions), n.scalar(0.0, decisions)])
     return _product(n, ones, first - second, second.sum(axis=0))
 
 
 def _probabilities(n: OnnxNode, decisions: Value, a: Array, b: Array, classes: int) -> Value:
     """Platt's sigmoid of each decision, coupled to one probability per class."""
     slope, offset = n.constant(-a, "prob_a"), n.constant(-b, "prob_b")
-    argument = n.add("add", [n.add("mul", [decisions, slope]), offset])
-    each = n.add("sigmoid", [argument])
-    return n.add("pairwise_coupling", [each], classes=classes)
+    argument = n.emit("add", [n.emit("mul", [decisions, slope]), offset])
+    each = n.emit("sigmoid", [argument])
+    return n.emit("pairwise_coupling", [each], classes=classes)
 
 
 def _svm_label(n: OnnxNode, votes: Value, labels: Array, per_class: list[int]) -> Value:
@@ -238,7 +238,7 @@ def _svm_label(n: OnnxNode, votes: Value, labels: Array, per_class: list[int]) -
             "score in onnxruntime",
             "use the scores, with an ArgMax, instead of the label",
         )
-    best = n.add("argmax", [votes], axis=1, keepdims=False, select_last=False)
+    best = n.emit("argmax", [votes], axis=1, keepdims=False, select_last=False)
     return labels_of(n, best, labels)
 
 
@@ -251,6 +251,6 @@ def _decision_scores(n: OnnxNode, decisions: Value, post: str) -> Value:
     if post == "PROBIT":
         n.refuse("post_transform='PROBIT' of one decision has no defined meaning")
     if post in ("NONE", "LOGISTIC"):
-        both = pair(n, n.add("neg", [decisions]), decisions)
+        both = pair(n, n.emit("neg", [decisions]), decisions)
         return post_transform(n, both, post)
     return pair(n, complement(n, decisions), decisions)

@@ -158,7 +158,7 @@ class Forest:
                 n.constant(np.array([t for t, _ in flat], np.int32), "targets"),
                 n.constant(np.array([w for _, w in flat], real), "weights"),
             ]
-        found = n.add_all(
+        found = n.emit_all(
             "tree_ensemble",
             [
                 x,
@@ -274,14 +274,14 @@ def _regression(
     hits = (kind != "sum" and not one_number) or (not always and bool(base.any()))
     scores, seen = forest.emit(n, x, targets, kind, hits)
     if aggregate == "AVERAGE":
-        scores = n.add("div", [scores, n.scalar(len(forest.roots), scores)])
+        scores = n.emit("div", [scores, n.scalar(len(forest.roots), scores)])
     if len(base):
         need_length(n, "base_values", base, targets)
     if base.any():
         seen = None if always else seen
         row = n.constant(base.astype(x.dtype.numpy), "base_values")
-        moved = n.add("add", [scores, row])
-        scores = moved if seen is None else n.add("where", [seen, moved, scores])
+        moved = n.emit("add", [scores, row])
+        scores = moved if seen is None else n.emit("where", [seen, moved, scores])
     scores = n.cast(scores, DType.F32)
     if targets == 1 and post in POST_TRANSFORMS and post != "PROBIT":
         return scores  # onnxruntime transforms a single target by PROBIT alone
@@ -325,13 +325,13 @@ def _many_classes(
     scores, seen = forest.emit(n, x, classes, "sum", not always and not len(base))
     if len(base):
         need_length(n, "base_values", base, classes)
-        scores = n.add("add", [scores, n.constant(base.astype(x.dtype.numpy), "base_values")])
+        scores = n.emit("add", [scores, n.constant(base.astype(x.dtype.numpy), "base_values")])
     label: Value | None = None
     if n.is_used(0):
         heard = scores
         if seen is not None:
-            heard = n.add("where", [seen, scores, n.scalar(-np.inf, scores)])
-        best = n.add("argmax", [heard], axis=1, keepdims=False, select_last=False)
+            heard = n.emit("where", [seen, scores, n.scalar(-np.inf, scores)])
+        best = n.emit("argmax", [heard], axis=1, keepdims=False, select_last=False)
         label = labels_of(n, best, labels)
     return [label, post_transform(n, n.cast(scores, DType.F32), post)]
 
@@ -375,19 +375,19 @@ def _one_score(
     forest.leaves = [[(0, w) for _, w in entries] for entries in forest.leaves]
     score, _ = forest.emit(n, x, 1, "sum", False)
     if len(base):
-        score = n.add("add", [score, n.scalar(float(base[0]), score)])
+        score = n.emit("add", [score, n.scalar(float(base[0]), score)])
     label: Value | None = None
     if n.is_used(0):
-        wins = n.add("greater", [vector(n, score), n.scalar(0.5 if positive else 0.0, score)])
+        wins = n.emit("greater", [vector(n, score), n.scalar(0.5 if positive else 0.0, score)])
         need_length(n, "classlabels_int64s", labels, 2)
         label = choose(n, wins, int(labels[1]), int(labels[0]))
     score = n.cast(score, DType.F32)
     if index:
-        zero = n.add("mul", [score, n.scalar(0.0, score)])
+        zero = n.emit("mul", [score, n.scalar(0.0, score)])
         return [label, post_transform(n, pair(n, zero, score), post)]
     if post == "LOGISTIC":
-        return [label, n.add("sigmoid", [pair(n, n.add("neg", [score]), score)])]
-    other = complement(n, score) if positive else n.add("neg", [score])
+        return [label, n.emit("sigmoid", [pair(n, n.emit("neg", [score]), score)])]
+    other = complement(n, score) if positive else n.emit("neg", [score])
     return [label, pair(n, other, score)]
 
 

@@ -1,38 +1,29 @@
 """What a converter sees of one ONNX node: its inputs as IR values, its attributes, and ways to emit
 canonical ops.
 
-A converter reads attributes through the typed accessors here, emits ops with ``add`` and returns
+A converter reads attributes through the typed accessors here, emits ops with ``emit`` and returns
 the values of the node's outputs. What it cannot express it refuses with a reason and a remedy.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from aotgen.frontend.onnx.tensors import MAX_EVALUATED_BYTES
+from aotgen.frontend.emitter import Refused
+from aotgen.frontend.node import FileNode
 from aotgen.ir.graph import Value
-from aotgen.ir.types import Array, DType
+from aotgen.ir.types import Array
 
 if TYPE_CHECKING:
     from aotgen.frontend.onnx.importer import Importer
 
 
-class Refused(Exception):
-    """A converter's answer when the node cannot be expressed; becomes a Problem."""
-
-    def __init__(self, reason: str, remedy: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
-
-
-class OnnxNode:
+class OnnxNode(FileNode):
     """One node of the file during its conversion.
 
     Attributes:
@@ -51,13 +42,12 @@ class OnnxNode:
         opset: int,
         inputs: Sequence[Value | None],
     ) -> None:
+        super().__init__(importer.emitter, name, inputs)
         self._importer = importer
         self._attributes = {a.name: a for a in proto.attribute}
         self.proto = proto
-        self.name = name
         self.op = str(proto.op_type)
         self.opset = opset
-        self.inputs = list(inputs)
 
     @property
     def is_converted(self) -> bool:
@@ -72,10 +62,6 @@ class OnnxNode:
         if value is None:
             raise Refused(f"input {index} is missing", "the model is malformed: export it again")
         return value
-
-    def optional(self, index: int) -> Value | None:
-        """Input ``index``, or None."""
-        return self.inputs[index] if index < len(self.inputs) else None
 
     def is_used(self, index: int) -> bool:
         """Whether anything reads output ``index``."""
@@ -92,10 +78,6 @@ class OnnxNode:
         """The values of input ``index`` when they are known while compiling, else None."""
         value = self.optional(index)
         return None if value is None else self.evaluate(value)
-
-    def evaluate(self, value: Value) -> Array | None:
-        """The elements of ``value`` when they are known while compiling, else None."""
-        return self._importer.evaluate(value)
 
     def need(self, index: int, what: str) -> Array:
         """The values of input ``index``, which must be known while compiling."""
@@ -207,60 +189,9 @@ class OnnxNode:
 
     # emitting
 
-    def refuse(self, reason: str, remedy: str = "") -> NoReturn:
-        raise Refused(reason, remedy)
-
-    def add(self, op: str, inputs: Sequence[Value | None], **attrs: Any) -> Value:
-        """Emit canonical op ``op`` (folded at once when small and constant) and return its first
-        output.
-        """
-        return self.add_all(op, inputs, **attrs)[0]
-
-    def add_all(self, op: str, inputs: Sequence[Value | None], **attrs: Any) -> list[Value]:
-        """Like ``add``, all outputs."""
-        return self._importer.emit(op, inputs, self.name, attrs)
-
-    def constant(self, array: Array, what: str = "const") -> Value:
+    def constant(self, array: Array, name: str = "const") -> Value:
         """A constant of this node's own."""
-        return self._importer.constant(np.asarray(array), f"{self.name}.{what}")
-
-    def expect_small(self, shape: Sequence[int], dtype: DType) -> None:
-        """Refuse to compute a constant of this size while reading."""
-        nbytes = math.prod(shape) * dtype.size
-        if nbytes > MAX_EVALUATED_BYTES:
-            self.refuse(
-                f"it asks for a constant of {nbytes} bytes; the limit is {MAX_EVALUATED_BYTES}",
-                "bind smaller input shapes",
-            )
-
-    def scalar(self, value: float, like: Value) -> Value:
-        """A 0-d constant of the dtype of ``like``."""
-        return self.constant(np.array(value, like.dtype.numpy))
-
-    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
-        """``x`` in another shape of equal size; ``x`` itself when it has that shape."""
-        target = tuple(int(d) for d in shape)
-        return x if x.shape == target else self.add("reshape", [x], shape=target)
-
-    def cut(self, x: Value, axis: int, start: int, end: int) -> Value:
-        """``x`` from ``start`` up to ``end`` along ``axis``."""
-        starts, ends = [0] * len(x.shape), list(x.shape)
-        starts[axis], ends[axis] = start, end
-        steps = (1,) * len(x.shape)
-        return self.add("slice", [x], starts=tuple(starts), ends=tuple(ends), steps=steps)
-
-    def concat(self, parts: Sequence[Value], axis: int) -> Value:
-        """``parts`` along ``axis``; a single one as it is."""
-        return parts[0] if len(parts) == 1 else self.add("concat", parts, axis=axis)
-
-    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        """``x`` permuted; ``x`` itself for the identity, and constants at once."""
-        order = tuple(int(p) for p in perm)
-        if order == tuple(range(len(order))):
-            return x
-        if x.is_const:
-            return self._importer.permuted(x, order)
-        return self.add("transpose", [x], perm=order)
+        return self._importer.constant(np.asarray(array), f"{self.name}.{name}")
 
     def to_channels_last(self, x: Value) -> Value:
         """[N, C, *S] -> [N, *S, C]; also a weight [O, C/g, *K] -> [O, *K, C/g]."""
@@ -271,9 +202,6 @@ class OnnxNode:
         """[N, *S, C] -> [N, C, *S]."""
         rank = len(x.shape)
         return self.transpose(x, (0, rank - 1, *range(1, rank - 1)))
-
-    def cast(self, x: Value, dtype: DType) -> Value:
-        return x if x.dtype is dtype else self.add("cast", [x], dtype=dtype)
 
     def need_float(self, x: Value) -> None:
         """Refuse an integer or boolean ``x``."""

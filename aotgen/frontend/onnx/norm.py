@@ -28,12 +28,12 @@ def batch_normalization(n: OnnxNode) -> Value:
     if len(x.shape) < 2:
         n.refuse(f"an input of rank {len(x.shape)} has no channel axis")
     parameters = [n.cast(n.x(i), x.dtype) for i in range(1, 5)]
-    return n.add("batch_norm", [x, *parameters], eps=n.get_float("epsilon", 1e-5), axis=1)
+    return n.emit("batch_norm", [x, *parameters], eps=n.get_float("epsilon", 1e-5), axis=1)
 
 
 @converts("InstanceNormalization")
 def instance_normalization(n: OnnxNode) -> Value:
-    y = n.add(
+    y = n.emit(
         "instance_norm",
         [n.to_channels_last(n.x(0)), n.x(1), n.x(2)],
         eps=n.get_float("epsilon", 1e-5),
@@ -51,7 +51,7 @@ def group_normalization(n: OnnxNode) -> Value:
         n.refuse(f"num_groups {groups} does not divide {channels} channels")
     if n.opset < 21 and scale.shape == (groups,) != (channels,):
         scale, bias = (_repeat(n, v, channels // groups) for v in (scale, bias))
-    y = n.add(
+    y = n.emit(
         "group_norm",
         [n.to_channels_last(x), scale, bias],
         groups=groups,
@@ -63,7 +63,7 @@ def group_normalization(n: OnnxNode) -> Value:
 def _repeat(n: OnnxNode, x: Value, times: int) -> Value:
     """[G] -> [G * times], every element ``times`` times in a row."""
     (groups,) = x.shape
-    wide = n.add("expand", [n.reshape(x, (groups, 1))], shape=(groups, times))
+    wide = n.emit("expand", [n.reshape(x, (groups, 1))], shape=(groups, times))
     return n.reshape(wide, (groups * times,))
 
 
@@ -76,21 +76,21 @@ def layer_normalization(n: OnnxNode) -> list[Value | None]:
     x, scale, bias = n.x(0), n.x(1), n.optional(2)
     axis = n.axis("axis", -1, len(x.shape))
     eps = n.get_float("epsilon", 1e-5)
-    y = n.add("layer_norm", [x, scale, bias], axis=axis, eps=eps)
+    y = n.emit("layer_norm", [x, scale, bias], axis=axis, eps=eps)
     if not n.is_used(1) and not n.is_used(2):
         return [y]
     axes = tuple(range(axis, len(x.shape)))
-    mean = n.add("reduce_mean", [x], axes=axes, keepdims=True)
-    centred = n.add("sub", [x, mean])
-    variance = n.add("reduce_mean", [n.add("mul", [centred, centred])], axes=axes, keepdims=True)
-    shifted = n.add("add", [variance, n.scalar(eps, variance)])
-    return [y, mean, n.add("reciprocal", [n.add("sqrt", [shifted])])]
+    mean = n.emit("reduce_mean", [x], axes=axes, keepdims=True)
+    centred = n.emit("sub", [x, mean])
+    variance = n.emit("reduce_mean", [n.emit("mul", [centred, centred])], axes=axes, keepdims=True)
+    shifted = n.emit("add", [variance, n.scalar(eps, variance)])
+    return [y, mean, n.emit("reciprocal", [n.emit("sqrt", [shifted])])]
 
 
 @converts("RMSNormalization", since=23)
 def rms_normalization(n: OnnxNode) -> Value:
     x = n.x(0)
-    return n.add(
+    return n.emit(
         "rms_norm",
         [x, n.x(1), None],
         axis=n.axis("axis", -1, len(x.shape)),
@@ -100,7 +100,7 @@ def rms_normalization(n: OnnxNode) -> Value:
 
 @converts("LRN")
 def lrn(n: OnnxNode) -> Value:
-    y = n.add(
+    y = n.emit(
         "lrn",
         [n.to_channels_last(n.x())],
         size=n.get_int("size"),
@@ -117,7 +117,7 @@ def lp_normalization(n: OnnxNode) -> Value:
     p = n.get_int("p", 2)
     if p not in (1, 2):
         n.refuse(f"p={p} is not supported", "use p=1 or p=2")
-    return n.add("lp_norm", [x], axis=n.axis("axis", -1, len(x.shape)), p=p)
+    return n.emit("lp_norm", [x], axis=n.axis("axis", -1, len(x.shape)), p=p)
 
 
 @converts("MeanVarianceNormalization", since=9)
@@ -125,10 +125,10 @@ def mean_variance_normalization(n: OnnxNode) -> Value:
     """(x - mean) / (standard deviation + 1e-9) over ``axes``, by default all but the channels."""
     x = n.x()
     axes = tuple(n.normalise_axis(a, len(x.shape)) for a in n.get_ints("axes") or (0, 2, 3))
-    centred = n.add("sub", [x, n.add("reduce_mean", [x], axes=axes, keepdims=True)])
-    square = n.add("mul", [centred, centred])
-    deviation = n.add("sqrt", [n.add("reduce_mean", [square], axes=axes, keepdims=True)])
-    return n.add("div", [centred, n.add("add", [deviation, n.scalar(1e-9, x)])])
+    centred = n.emit("sub", [x, n.emit("reduce_mean", [x], axes=axes, keepdims=True)])
+    square = n.emit("mul", [centred, centred])
+    deviation = n.emit("sqrt", [n.emit("reduce_mean", [square], axes=axes, keepdims=True)])
+    return n.emit("div", [centred, n.emit("add", [deviation, n.scalar(1e-9, x)])])
 
 
 _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
@@ -141,9 +141,9 @@ def softmax_flattened(n: OnnxNode) -> Value:
     rank = len(x.shape)
     axis = n.axis("axis", 1, max(rank, 1))
     if math.prod(x.shape[axis + 1 :]) == 1:
-        return n.add(_SOFTMAX[n.op], [x], axis=axis)
+        return n.emit(_SOFTMAX[n.op], [x], axis=axis)
     rows, columns = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
-    y = n.add(_SOFTMAX[n.op], [n.reshape(x, (rows, columns))], axis=1)
+    y = n.emit(_SOFTMAX[n.op], [n.reshape(x, (rows, columns))], axis=1)
     return n.reshape(y, x.shape)
 
 
@@ -151,7 +151,7 @@ def softmax_flattened(n: OnnxNode) -> Value:
 def softmax(n: OnnxNode) -> Value:
     """From opset 13 on: along one axis."""
     x = n.x()
-    return n.add(_SOFTMAX[n.op], [x], axis=n.axis("axis", -1, len(x.shape)))
+    return n.emit(_SOFTMAX[n.op], [x], axis=n.axis("axis", -1, len(x.shape)))
 
 
 @converts("CumSum", since=11)
@@ -159,7 +159,7 @@ def softmax(n: OnnxNode) -> Value:
 def running(n: OnnxNode) -> Value:
     """Sums or products of the elements up to each one."""
     x = n.x()
-    return n.add(
+    return n.emit(
         n.op.lower(),
         [x],
         axis=n.normalise_axis(n.need_ints(1, "axis")[0], len(x.shape)),

@@ -35,11 +35,11 @@ def max_pool(n: OnnxNode) -> list[Value | None]:
         "ceil_extra": w.ceil_extra,
     }
     last = n.to_channels_last(x)
-    y = n.add("max_pool", [last], **attrs)
+    y = n.emit("max_pool", [last], **attrs)
     places: Value | None = None
     if n.is_used(1):
         steps = strides_in_file(last.shape, column_major=bool(n.get_int("storage_order", 0)))
-        found = n.add("max_pool_index", [last, y], **attrs, strides_of=steps)
+        found = n.emit("max_pool_index", [last, y], **attrs, strides_of=steps)
         places = n.to_channels_first(found)
     return [n.to_channels_first(y), places]
 
@@ -73,9 +73,9 @@ def max_unpool(n: OnnxNode) -> Value:
                 "pool an input that the windows cover evenly",
             )
     flat = (math.prod(shape),)
-    zeros = n.add("expand", [n.constant(np.zeros(1, x.dtype.numpy))], shape=flat)
+    zeros = n.emit("expand", [n.constant(np.zeros(1, x.dtype.numpy))], shape=flat)
     updates, indices = (n.reshape(v, (v.type.numel,)) for v in (x, places))
-    y = n.add("scatter_elements", [zeros, indices, updates], axis=0, reduction="none")
+    y = n.emit("scatter_elements", [zeros, indices, updates], axis=0, reduction="none")
     return n.reshape(y, shape)
 
 
@@ -84,7 +84,7 @@ def average_pool(n: OnnxNode) -> Value:
     x = n.x()
     n.need_float(x)
     w = _window(n, x)
-    y = n.add(
+    y = n.emit(
         "avg_pool",
         [n.to_channels_last(x)],
         kernel=w.kernel,
@@ -106,8 +106,8 @@ def lp_pool(n: OnnxNode) -> Value:
     p = n.get_int("p", 2)
     channels = x.shape[1]
     ones = n.constant(np.ones((channels, *w.kernel, 1), x.dtype.numpy), "ones")
-    powers = n.add("mul", [x, x]) if p == 2 else _power(n, n.add("abs", [x]), float(p))
-    total = n.add(
+    powers = n.emit("mul", [x, x]) if p == 2 else _power(n, n.emit("abs", [x]), float(p))
+    total = n.emit(
         "conv",
         [n.to_channels_last(powers), ones, None],
         strides=w.strides,
@@ -115,12 +115,12 @@ def lp_pool(n: OnnxNode) -> Value:
         dilations=w.dilations,
         groups=channels,
     )
-    root = n.add("sqrt", [total]) if p == 2 else _power(n, total, 1.0 / p)
+    root = n.emit("sqrt", [total]) if p == 2 else _power(n, total, 1.0 / p)
     return n.to_channels_first(root)
 
 
 def _power(n: OnnxNode, x: Value, exponent: float) -> Value:
-    return x if exponent == 1.0 else n.add("pow", [x, n.scalar(exponent, x)])
+    return x if exponent == 1.0 else n.emit("pow", [x, n.scalar(exponent, x)])
 
 
 _GLOBAL = {"GlobalAveragePool": "reduce_mean", "GlobalMaxPool": "reduce_max"}
@@ -135,7 +135,7 @@ def _global(n: OnnxNode, x: Value, op: str) -> Value:
     rank = len(x.shape)
     if rank < 3:
         n.refuse(f"an input of rank {rank} has no spatial axes")
-    y = n.add(op, [n.to_channels_last(x)], axes=tuple(range(1, rank - 1)), keepdims=True)
+    y = n.emit(op, [n.to_channels_last(x)], axes=tuple(range(1, rank - 1)), keepdims=True)
     return n.to_channels_first(y)
 
 
@@ -147,5 +147,5 @@ def global_lp_pool(n: OnnxNode) -> Value:
         return _global(n, x, f"reduce_l{p}")
     if p < 1 or not math.isfinite(p):
         n.refuse(f"p={p} is not supported", "use p >= 1")
-    total = _global(n, _power(n, n.add("abs", [x]), float(p)), "reduce_sum")
+    total = _global(n, _power(n, n.emit("abs", [x]), float(p)), "reduce_sum")
     return _power(n, total, 1.0 / p)

@@ -84,11 +84,11 @@ def _along(n: OnnxNode, value: Value, axis: int | None, rank: int) -> Value:
 
 
 def dequantize(n: OnnxNode, x: Value, quant: Quant) -> Value:
-    return n.add("dequantize", [x], quant=quant)
+    return n.emit("dequantize", [x], quant=quant)
 
 
 def quantize(n: OnnxNode, x: Value, quant: Quant, dtype: DType) -> Value:
-    return n.add("quantize", [x], quant=quant, dtype=dtype)
+    return n.emit("quantize", [x], quant=quant, dtype=dtype)
 
 
 # Quantize and dequantize
@@ -120,10 +120,10 @@ def _quantize_by(
 ) -> Value:
     """quantize with a scale and zero point known only at run time."""
     rank, (lo, hi) = len(x.shape), int_range(dtype)
-    steps = n.add("round", [n.add("div", [x, _along(n, scale, axis, rank)])])
+    steps = n.emit("round", [n.emit("div", [x, _along(n, scale, axis, rank)])])
     if zero is not None:
-        steps = n.add("add", [steps, n.cast(_along(n, zero, axis, rank), DType.F32)])
-    return n.cast(n.add("clip", [steps], lo=float(lo), hi=float(hi)), dtype)
+        steps = n.emit("add", [steps, n.cast(_along(n, zero, axis, rank), DType.F32)])
+    return n.cast(n.emit("clip", [steps], lo=float(lo), hi=float(hi)), dtype)
 
 
 @converts("DequantizeLinear", since=10)
@@ -146,8 +146,8 @@ def dequantize_linear(n: OnnxNode) -> Value:
     rank = len(x.shape)
     wide = n.cast(x, DType.I32)
     if zero is not None:
-        wide = n.add("sub", [wide, n.cast(_along(n, zero, axis, rank), DType.I32)])
-    return n.add("mul", [n.cast(wide, DType.F32), _along(n, n.x(1), axis, rank)])
+        wide = n.emit("sub", [wide, n.cast(_along(n, zero, axis, rank), DType.I32)])
+    return n.emit("mul", [n.cast(wide, DType.F32), _along(n, n.x(1), axis, rank)])
 
 
 @converts("DynamicQuantizeLinear", since=11)
@@ -162,11 +162,11 @@ def dynamic_quantize(n: OnnxNode, x: Value) -> tuple[Value, Value, Value]:
         n.refuse(f"element type {x.dtype.value} is not supported", "use float32")
     axes = tuple(range(len(x.shape)))
     flat, zero = n.reshape(x, (x.type.numel,)) if axes else n.reshape(x, (1,)), n.scalar(0, x)
-    low = n.add("minimum", [n.add("reduce_min", [flat], axes=(0,), keepdims=False), zero])
-    high = n.add("maximum", [n.add("reduce_max", [flat], axes=(0,), keepdims=False), zero])
-    scale = n.add("range_scale", [low, high])
-    origin = n.add("sub", [zero, n.add("div", [low, scale])])
-    nearest = n.add("round", [n.add("clip", [origin], lo=0.0, hi=255.0)])
+    low = n.emit("minimum", [n.emit("reduce_min", [flat], axes=(0,), keepdims=False), zero])
+    high = n.emit("maximum", [n.emit("reduce_max", [flat], axes=(0,), keepdims=False), zero])
+    scale = n.emit("range_scale", [low, high])
+    origin = n.emit("sub", [zero, n.emit("div", [low, scale])])
+    nearest = n.emit("round", [n.emit("clip", [origin], lo=0.0, hi=255.0)])
     point = n.cast(nearest, DType.U8)
     return _quantize_by(n, x, scale, point, None, DType.U8), scale, point
 
@@ -206,7 +206,7 @@ def conv_integer(n: OnnxNode) -> Value:
     attrs = conv_attributes(n, x, weight)
     inputs = [n.to_channels_last(x), n.to_channels_last(weight), None]
     zeros = [_zero_value(n, 2, x), _zero_value(n, 3, weight)]
-    y = n.add("qconv", [*inputs, *zeros], dtype=DType.I32, requant=None, quant=None, **attrs)
+    y = n.emit("qconv", [*inputs, *zeros], dtype=DType.I32, requant=None, quant=None, **attrs)
     return n.to_channels_first(y)
 
 
@@ -224,7 +224,7 @@ def qlinear_conv(n: OnnxNode) -> Value:
         n.refuse(f"{len(requant.scale)} weight scales for {weight.shape[0]} output channels")
     operands = [n.to_channels_last(x), n.to_channels_last(weight), n.optional(8)]
     inputs = [*operands, _zero_value(n, 2, x), _zero_value(n, 5, weight)]
-    out = n.add("qconv", inputs, dtype=dtype, requant=requant, quant=y, **attrs)
+    out = n.emit("qconv", inputs, dtype=dtype, requant=requant, quant=y, **attrs)
     return out if channels_last else n.to_channels_first(out)
 
 
@@ -238,7 +238,7 @@ def _integer_product(
         n,
         a,
         b,
-        lambda p, q: n.add(
+        lambda p, q: n.emit(
             "qmatmul",
             [p, q, None, a_zero, b_zero],
             trans_b=False,
@@ -266,7 +266,7 @@ def qlinear_matmul(n: OnnxNode) -> Value:
         n.refuse(f"{len(requant.scale)} scales of B for {columns} columns")
     zeros = [_zero_value(n, 2, a), _zero_value(n, 5, b)]
     attrs = {"trans_b": False, "dtype": dtype, "requant": requant, "quant": y}
-    return matrix_product(n, a, b, lambda p, q: n.add("qmatmul", [p, q, None, *zeros], **attrs))
+    return matrix_product(n, a, b, lambda p, q: n.emit("qmatmul", [p, q, None, *zeros], **attrs))
 
 
 @converts("QGemm", domain=MICROSOFT)
@@ -290,8 +290,8 @@ def qgemm(n: OnnxNode) -> Value:
     if n.optional(7) is not None:
         dtype = n.x(8).dtype if n.optional(8) is not None else n.x(0).dtype
         requant, y = _requant(first, factors, _quant(n, 7, 8), dtype, alpha)
-        return n.add("qmatmul", inputs, trans_b=trans_b, dtype=dtype, requant=requant, quant=y)
-    acc = n.add("qmatmul", inputs, trans_b=trans_b, dtype=DType.I32, requant=None, quant=None)
+        return n.emit("qmatmul", inputs, trans_b=trans_b, dtype=dtype, requant=requant, quant=y)
+    acc = n.emit("qmatmul", inputs, trans_b=trans_b, dtype=DType.I32, requant=None, quant=None)
     real = np.float32(alpha) * np.float32(first.scale[0]) * factors
     axis = None if real.size == 1 else 1
     return dequantize(n, acc, Quant(tuple(float(s) for s in real), (0,) * real.size, axis))
@@ -320,9 +320,9 @@ def _scaled_sums(
     if a_scale.type.numel != 1:
         n.refuse("a scale for each row of A is not supported", "quantize A per tensor")
     columns = n.reshape(b_scale, (b_scale.type.numel,) if b_scale.type.numel > 1 else ())
-    factor = n.add("mul", [n.reshape(a_scale, ()), columns])
-    y = n.add("mul", [n.cast(acc, DType.F32), factor])
-    return y if bias is None else n.add("add", [y, bias])
+    factor = n.emit("mul", [n.reshape(a_scale, ()), columns])
+    y = n.emit("mul", [n.cast(acc, DType.F32), factor])
+    return y if bias is None else n.emit("add", [y, bias])
 
 
 # Operators that are computed between dequantize and quantize
@@ -340,16 +340,16 @@ def _quantized_like(n: OnnxNode, y: Value, scale_at: int, dtype: DType) -> Value
 @converts("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_arithmetic(n: OnnxNode) -> Value:
     op = {"QLinearAdd": "add", "QLinearMul": "mul"}[n.op]
-    return _quantized_like(n, n.add(op, [_real(n, 0), _real(n, 3)]), 6, n.x(0).dtype)
+    return _quantized_like(n, n.emit(op, [_real(n, 0), _real(n, 3)]), 6, n.x(0).dtype)
 
 
 @converts("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_unary(n: OnnxNode) -> Value:
     x = _real(n, 0)
     if n.op == "QLinearSigmoid":
-        y = n.add("sigmoid", [x])
+        y = n.emit("sigmoid", [x])
     else:
-        y = n.add("leaky_relu", [x], alpha=n.get_float("alpha", 0.01))
+        y = n.emit("leaky_relu", [x], alpha=n.get_float("alpha", 0.01))
     return _quantized_like(n, y, 3, n.x(0).dtype)
 
 
@@ -365,7 +365,7 @@ def qlinear_concat(n: OnnxNode) -> Value:
         x = n.x(first)
         parts.append(x if own == y else quantize(n, dequantize(n, x, own), y, dtype))
     axis = n.axis("axis", None, len(n.x(2).shape))
-    return n.add("concat", parts, axis=axis)
+    return n.emit("concat", parts, axis=axis)
 
 
 @converts("QLinearSoftmax", domain=MICROSOFT)
@@ -376,10 +376,10 @@ def qlinear_softmax(n: OnnxNode) -> Value:
     real = _real(n, 0)
     if old:  # everything from the axis on is one row
         real = n.reshape(real, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
-    y = n.add("softmax", [real], axis=1 if old else axis)
+    y = n.emit("softmax", [real], axis=1 if old else axis)
     out = _quant(n, 3, 4)
     steps = float(np.floor(np.float32(1.0) / np.float32(out.scale[0])))
-    y = n.add("mul", [y, n.scalar(steps, y)])
+    y = n.emit("mul", [y, n.scalar(steps, y)])
     counted = quantize(n, y, Quant((1.0,), out.zero_point), x.dtype)
     return n.reshape(counted, x.shape)
 
@@ -400,7 +400,7 @@ def qlinear_global_average_pool(n: OnnxNode) -> Value:
     if rank < 3:
         n.refuse(f"an input of rank {rank} has no spatial axes")
     last = bool(n.get_int("channels_last", 0))
-    y = n.add(
+    y = n.emit(
         "reduce_mean",
         [x if last else n.to_channels_last(x)],
         axes=tuple(range(1, rank - 1)),
@@ -412,5 +412,5 @@ def qlinear_global_average_pool(n: OnnxNode) -> Value:
 
 @converts("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(n: OnnxNode) -> Value:
-    y = n.add("where", [n.x(0), _real(n, 1), _real(n, 4)])
+    y = n.emit("where", [n.x(0), _real(n, 1), _real(n, 4)])
     return _quantized_like(n, y, 7, n.x(1).dtype)

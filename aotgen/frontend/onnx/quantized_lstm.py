@@ -86,7 +86,7 @@ def _product(
     point = weights.zero[direction].reshape(-1)
     if (point == point[0]).all():
         point = point[:1]
-    acc = n.add(
+    acc = n.emit(
         "qmatmul",
         [
             values,
@@ -101,8 +101,8 @@ def _product(
         quant=None,
     )
     own = weights.scale[direction].reshape(-1)
-    factor = n.add("mul", [n.reshape(scale, ()), n.constant(own if own.size > 1 else own[0])])
-    return n.add("mul", [n.cast(acc, DType.F32), factor])
+    factor = n.emit("mul", [n.reshape(scale, ()), n.constant(own if own.size > 1 else own[0])])
+    return n.emit("mul", [n.cast(acc, DType.F32), factor])
 
 
 def _written_out(n: OnnxNode, x: Value, w: _Weights, r: _Weights) -> list[Value | None]:
@@ -117,12 +117,12 @@ def _written_out(n: OnnxNode, x: Value, w: _Weights, r: _Weights) -> list[Value 
         backward = d == 1 or n.get_str("direction", "forward") == "reverse"
         for t in range(steps)[:: -1 if backward else 1]:
             own = n.cut(gates, 0, t * rows, (t + 1) * rows) if steps > 1 else gates
-            total = n.add("add", [own, _product(n, dynamic_quantize(n, h), r, d)])
-            i, o, f, g = n.add_all("split", [total], axis=1, sizes=(hidden,) * 4)
-            i, o, f = (n.add("sigmoid", [v]) for v in (i, o, f))
-            new = n.add("mul", [i, n.add("tanh", [g])])
-            c = n.add("add", [n.add("mul", [f, c]), new])
-            h = n.add("mul", [o, n.add("tanh", [c])])
+            total = n.emit("add", [own, _product(n, dynamic_quantize(n, h), r, d)])
+            i, o, f, g = n.emit_all("split", [total], axis=1, sizes=(hidden,) * 4)
+            i, o, f = (n.emit("sigmoid", [v]) for v in (i, o, f))
+            new = n.emit("mul", [i, n.emit("tanh", [g])])
+            c = n.emit("add", [n.emit("mul", [f, c]), new])
+            h = n.emit("mul", [o, n.emit("tanh", [c])])
             every[t].append(n.reshape(h, (1, 1, rows, hidden)))
         last[0].append(n.reshape(h, (1, rows, hidden)))
         last[1].append(n.reshape(c, (1, rows, hidden)))
@@ -149,4 +149,4 @@ def _biased(n: OnnxNode, gates: Value, direction: int, hidden: int) -> Value:
     if bias.ndim != 2 or bias.shape[1] != 8 * hidden:
         n.refuse(f"a bias of shape {list(bias.shape)} does not fit a hidden size of {hidden}")
     both = bias[direction].reshape(2, 4 * hidden)
-    return n.add("add", [gates, n.constant(both[0] + both[1], "bias")])
+    return n.emit("add", [gates, n.constant(both[0] + both[1], "bias")])

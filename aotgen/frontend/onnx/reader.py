@@ -16,7 +16,7 @@ import onnx
 from onnx import inliner, version_converter
 
 from aotgen.errors import ModelError, UsageError
-from aotgen.frontend.onnx.tensors import one_line
+from aotgen.frontend.emitter import one_line
 
 Source = Path | str | bytes | onnx.ModelProto
 

@@ -74,7 +74,7 @@ def recurrent(n: OnnxNode) -> list[Value | None]:
     results, y_is_h = _results(n, op, shape, lengths)
     made: list[dict[str, Value]] = []
     for d in range(shape.directions):
-        outputs = n.add_all(
+        outputs = n.emit_all(
             op,
             [
                 gates[d],
@@ -164,7 +164,7 @@ def _columns(n: OnnxNode, value: Value, axis: int, sizes: Sequence[int]) -> list
     """``value`` cut along ``axis``."""
     if len(sizes) == 1:
         return [value]
-    return n.add_all("split", [value], axis=axis, sizes=tuple(sizes))
+    return n.emit_all("split", [value], axis=axis, sizes=tuple(sizes))
 
 
 def _gates(n: OnnxNode, shape: _Shape, op: str) -> tuple[list[Value], list[Value | None]]:
@@ -173,9 +173,9 @@ def _gates(n: OnnxNode, shape: _Shape, op: str) -> tuple[list[Value], list[Value
     bias, rb = _bias(n, shape, op)
     weight = n.reshape(n.x(1), (d * width, shape.inputs))
     direct = bias if bias is not None and bias.is_const else None
-    total = n.add("matmul", [n.x(0), weight, direct], trans_b=True)
+    total = n.emit("matmul", [n.x(0), weight, direct], trans_b=True)
     if bias is not None and direct is None:
-        total = n.add("add", [total, bias])
+        total = n.emit("add", [total, bias])
     parts = _columns(n, total, 2, (width,) * d)
     return [n.transpose(p, (1, 0, 2)) if shape.batch_first else p for p in parts], rb
 
@@ -200,8 +200,8 @@ def _bias(n: OnnxNode, shape: _Shape, op: str) -> tuple[Value | None, list[Value
         outside, own = _columns(n, r, 1, (width - shape.hidden, shape.hidden))
         rb = [_part(n, own, k) for k in range(d)]
         none = n.constant(np.zeros((d, shape.hidden), b.dtype.numpy), "zeros")
-        r = n.add("concat", [outside, none], axis=1)
-    return n.reshape(n.add("add", [w, r]), (d * width,)), rb
+        r = n.emit("concat", [outside, none], axis=1)
+    return n.reshape(n.emit("add", [w, r]), (d * width,)), rb
 
 
 def _initial(n: OnnxNode, index: int, shape: _Shape) -> list[Value | None]:

@@ -31,26 +31,26 @@ def reduction(n: OnnxNode) -> Value:
         y = _no_axes(n, x)
     else:
         axes = range(rank) if not given else (n.normalise_axis(a, rank) for a in given)
-        y = n.add(
+        y = n.emit(
             _REDUCTIONS[n.op],
             [x],
             axes=tuple(sorted(set(axes))),
             keepdims=bool(n.get_int("keepdims", 1)),
         )
-    return n.add("log", [y]) if n.op == "ReduceLogSum" else y
+    return n.emit("log", [y]) if n.op == "ReduceLogSum" else y
 
 
 def _no_axes(n: OnnxNode, x: Value) -> Value:
     """Each element is its own reduction (noop_with_empty_axes)."""
     if n.op in ("ReduceL1", "ReduceL2"):
-        return n.add("abs", [x])
-    return n.add("mul", [x, x]) if n.op == "ReduceSumSquare" else x
+        return n.emit("abs", [x])
+    return n.emit("mul", [x, x]) if n.op == "ReduceSumSquare" else x
 
 
 @converts("ArgMax", "ArgMin")
 def arg_reduction(n: OnnxNode) -> Value:
     x = n.x()
-    return n.add(
+    return n.emit(
         n.op.lower(),
         [x],
         axis=n.axis("axis", 0, len(x.shape)),

@@ -133,7 +133,7 @@ def _resize(
     identity = target.sizes == x.shape and all(s == 1.0 for s in target.scales)
     if identity and coord != "tf_crop_and_resize":
         return x
-    return n.add(
+    return n.emit(
         "resize",
         [x],
         mode="linear" if mode == "bilinear" else mode,

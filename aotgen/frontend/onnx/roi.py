@@ -43,21 +43,21 @@ def roi_align(n: OnnxNode) -> Value:
     for row, row_weight in rows:
         for column, column_weight in columns:
             parts = [owner, n.reshape(row, (*shape[:2], 1, 1)), _across(n, column)]
-            wide = [n.add("expand", [p], shape=(*shape, 1)) for p in parts]
-            pixel = n.add("gather_nd", [image, n.add("concat", wide, axis=3)], batch_dims=0)
-            factor = n.add(
+            wide = [n.emit("expand", [p], shape=(*shape, 1)) for p in parts]
+            pixel = n.emit("gather_nd", [image, n.emit("concat", wide, axis=3)], batch_dims=0)
+            factor = n.emit(
                 "mul", [n.reshape(row_weight, (*shape[:2], 1, 1)), _across(n, column_weight)]
             )
-            part = n.add("mul", [pixel, n.cast(factor, x.dtype)])
+            part = n.emit("mul", [pixel, n.cast(factor, x.dtype)])
             # The maximum is that of the weighted neighbours, as runtimes have it.
             join = "add" if mode == "avg" else "maximum"
-            total = part if total is None else n.add(join, [total, part])
+            total = part if total is None else n.emit(join, [total, part])
     assert total is not None
-    inside = n.add("and", [n.reshape(in_rows, (*shape[:2], 1, 1)), _across(n, in_columns)])
-    total = n.add("where", [inside, total, n.scalar(0.0, total)])
+    inside = n.emit("and", [n.reshape(in_rows, (*shape[:2], 1, 1)), _across(n, in_columns)])
+    total = n.emit("where", [inside, total, n.scalar(0.0, total)])
     split = n.reshape(total, (shape[0], bins[0], ratio, bins[1], ratio, x.shape[1]))
     op = "reduce_mean" if mode == "avg" else "reduce_max"
-    return n.to_channels_first(n.add(op, [split], axes=(2, 4), keepdims=False))
+    return n.to_channels_first(n.emit(op, [split], axes=(2, 4), keepdims=False))
 
 
 def _across(n: OnnxNode, x: Value) -> Value:
@@ -84,27 +84,27 @@ def _places(
 
     def edge(column: int) -> Value:
         part = n.cut(rois, 1, column, column + 1)
-        scaled = n.add("mul", [part, number(n.get_float("spatial_scale", 1.0))])
-        return n.add("sub", [scaled, number(0.5)]) if half_pixel else scaled
+        scaled = n.emit("mul", [part, number(n.get_float("spatial_scale", 1.0))])
+        return n.emit("sub", [scaled, number(0.5)]) if half_pixel else scaled
 
     start, end = edge(first), edge(first + 2)
-    extent = n.add("sub", [end, start])
+    extent = n.emit("sub", [end, start])
     if not half_pixel:  # regions without area count as one pixel
-        extent = n.add("maximum", [extent, number(1.0)])
+        extent = n.emit("maximum", [extent, number(1.0)])
     steps = (np.arange(bins * ratio) + 0.5) / (ratio * bins)
-    share = n.add("mul", [extent, n.constant(steps.astype(np.float32)[None], "steps")])
-    place = n.add("add", [start, share])
-    inside = n.add(
+    share = n.emit("mul", [extent, n.constant(steps.astype(np.float32)[None], "steps")])
+    place = n.emit("add", [start, share])
+    inside = n.emit(
         "and",
         [
-            n.add("greater_equal", [place, number(-1.0)]),
-            n.add("less_equal", [place, number(float(size))]),
+            n.emit("greater_equal", [place, number(-1.0)]),
+            n.emit("less_equal", [place, number(float(size))]),
         ],
     )
-    place = n.add("where", [inside, place, number(0.0)])  # a NaN, too, must not become an address
-    place = n.add("clip", [place], lo=0.0, hi=size - 1.0)
-    low = n.add("floor", [place])
-    high = n.add("minimum", [n.add("add", [low, number(1.0)]), number(size - 1.0)])
-    fraction = n.add("sub", [place, low])
-    rest = n.add("sub", [number(1.0), fraction])
+    place = n.emit("where", [inside, place, number(0.0)])  # a NaN, too, must not become an address
+    place = n.emit("clip", [place], lo=0.0, hi=size - 1.0)
+    low = n.emit("floor", [place])
+    high = n.emit("minimum", [n.emit("add", [low, number(1.0)]), number(size - 1.0)])
+    fraction = n.emit("sub", [place, low])
+    rest = n.emit("sub", [number(1.0), fraction])
     return [(n.cast(low, DType.I64), rest), (n.cast(high, DType.I64), fraction)], inside

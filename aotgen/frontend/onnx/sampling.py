@@ -50,7 +50,7 @@ def grid_sample(n: OnnxNode) -> Value:
     total: Value | None = None
     for combination in itertools.product(*taps):
         pixel = _pixel(n, image, combination)
-        total = pixel if total is None else n.add("add", [total, pixel])
+        total = pixel if total is None else n.emit("add", [total, pixel])
     assert total is not None
     return n.to_channels_first(total)
 
@@ -60,21 +60,21 @@ def _pixel(n: OnnxNode, image: Value, taps: Sequence[Tap]) -> Value:
     shape = (*taps[0][0].shape, 1)
     columns = [n.reshape(position, shape) for position, _, _ in taps]
     indices = n.concat(columns, len(shape) - 1)
-    pixel = n.add("gather_nd", [image, indices], batch_dims=1)
+    pixel = n.emit("gather_nd", [image, indices], batch_dims=1)
     factor: Value | None = None
     for _, _, weight in taps:
         if weight is not None:
-            factor = weight if factor is None else n.add("mul", [factor, weight])
+            factor = weight if factor is None else n.emit("mul", [factor, weight])
     if factor is not None:
         factor = n.cast(n.reshape(factor, shape), image.dtype)
-        pixel = n.add("mul", [pixel, factor])
+        pixel = n.emit("mul", [pixel, factor])
     valid: Value | None = None
     for _, one, _ in taps:
         if one is not None:
-            valid = one if valid is None else n.add("and", [valid, one])
+            valid = one if valid is None else n.emit("and", [valid, one])
     if valid is None:
         return pixel
-    return n.add("where", [n.reshape(valid, shape), pixel, n.scalar(0.0, pixel)])
+    return n.emit("where", [n.reshape(valid, shape), pixel, n.scalar(0.0, pixel)])
 
 
 class _Axis:
@@ -92,11 +92,11 @@ class _Axis:
         else:
             x = add("mul", add("sub", add("mul", add("add", grid, 1.0), self.size), 1.0), 0.5)
         if mode == "nearest":
-            return [(*self._place(n.add("round", [x])), None)]
+            return [(*self._place(n.emit("round", [x])), None)]
         if mode == "linear":
             x = self._padded(x)
-        base = n.add("floor", [x])
-        t = n.add("sub", [x, base])
+        base = n.emit("floor", [x])
+        t = n.emit("sub", [x, base])
         if mode == "linear":
             weights = [add("sub", 1.0, t), t]
             offsets = [0.0, 1.0]
@@ -111,7 +111,7 @@ class _Axis:
         like = a if isinstance(a, Value) else b
         assert isinstance(like, Value)
         both = [v if isinstance(v, Value) else self.n.scalar(v, like) for v in (a, b)]
-        return self.n.add(op, both)
+        return self.n.emit(op, both)
 
     def _cubic(self, t: Value) -> list[Value]:
         """Weights of the pixels at -1, 0, 1, 2 from floor(x); t = x - floor(x)."""
@@ -131,7 +131,7 @@ class _Axis:
     def _padded(self, x: Value) -> Value:
         """A coordinate brought back into the image; with zeros it stays outside."""
         if self.padding == "border":
-            return self.n.add("clip", [x], lo=0.0, hi=self.size - 1.0)
+            return self.n.emit("clip", [x], lo=0.0, hi=self.size - 1.0)
         return self._reflected(x) if self.padding == "reflection" else x
 
     def _reflected(self, x: Value) -> Value:
@@ -140,7 +140,7 @@ class _Axis:
         if span == 0:
             return op("mul", x, 0.0)
         away = op("sub", x, self.low)
-        waves = n.add("floor", [op("mul", away, 1 / (2 * span))])
+        waves = n.emit("floor", [op("mul", away, 1 / (2 * span))])
         phase = op("sub", away, op("mul", waves, 2 * span))
         mirrored = op("minimum", phase, op("sub", 2 * span, phase))
         return op("add", mirrored, self.low)
@@ -154,9 +154,9 @@ class _Axis:
         valid: Value | None = None
         if self.padding == "zeros":
             above = op("greater_equal", x, 0.0)
-            valid = n.add("and", [above, op("less_equal", x, self.size - 1.0)])
+            valid = n.emit("and", [above, op("less_equal", x, self.size - 1.0)])
         elif self.padding == "reflection":
             x = self._reflected(x)
-        inside = n.add("clip", [x], lo=0.0, hi=self.size - 1.0)
-        inside = n.add("where", [n.add("isnan", [x]), n.scalar(0.0, x), inside])
+        inside = n.emit("clip", [x], lo=0.0, hi=self.size - 1.0)
+        inside = n.emit("where", [n.emit("isnan", [x]), n.scalar(0.0, x), inside])
         return n.cast(inside, DType.I64), valid

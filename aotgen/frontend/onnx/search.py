@@ -29,7 +29,7 @@ def top_k(n: OnnxNode) -> list[Value]:
     if x.dtype is DType.BOOL:
         n.refuse("element type bool is not supported here", "cast its input to an integer")
     largest = bool(n.get_int("largest", 1)) if n.opset >= 11 else True
-    return n.add_all("top_k", [x], axis=axis, k=k, largest=largest)
+    return n.emit_all("top_k", [x], axis=axis, k=k, largest=largest)
 
 
 refuses(

@@ -39,7 +39,7 @@ def constant_of_shape(n: OnnxNode) -> Value:
         n.refuse(f"its shape {list(shape)} has a negative dimension")
     value = n.get_tensor("value")
     scalar = n.constant(np.zeros((), np.float32) if value is None else value.reshape(()))
-    return n.add("expand", [scalar], shape=shape)
+    return n.emit("expand", [scalar], shape=shape)
 
 
 @converts("Range", since=11)
@@ -164,7 +164,7 @@ def transpose(n: OnnxNode) -> Value:
         n.refuse(f"perm {list(perm)} is not a permutation of {rank} axes")
     if perm == tuple(range(rank)):
         return x
-    return n.add("transpose", [x], perm=perm)
+    return n.emit("transpose", [x], perm=perm)
 
 
 @converts("Concat")
@@ -172,7 +172,7 @@ def concat(n: OnnxNode) -> Value:
     values = [n.x(i) for i in range(len(n.inputs))]
     if len(values) == 1:
         return values[0]
-    return n.add("concat", values, axis=n.axis("axis", 1, len(values[0].shape)))
+    return n.emit("concat", values, axis=n.axis("axis", 1, len(values[0].shape)))
 
 
 @converts("Split")
@@ -198,7 +198,7 @@ def split(n: OnnxNode) -> list[Value]:
         n.refuse(f"{len(sizes)} sizes for {len(n.proto.output)} outputs")
     if len(sizes) == 1:
         return [x]
-    return n.add_all("split", [x], axis=axis, sizes=tuple(sizes))
+    return n.emit_all("split", [x], axis=axis, sizes=tuple(sizes))
 
 
 @converts("Slice")
@@ -243,7 +243,7 @@ def _slice(
         ranges[where] = range(x.shape[where])[slice(start, end, step)]
     if all(r == range(d) for r, d in zip(ranges, x.shape, strict=True)):
         return x
-    return n.add(
+    return n.emit(
         "slice",
         [x],
         starts=tuple(r.start for r in ranges),
@@ -263,7 +263,7 @@ def expand(n: OnnxNode) -> Value:
         n.refuse(f"{list(x.shape)} cannot be expanded to {list(wanted)}")
     if shape == x.shape:
         return x
-    return n.add("expand", [x], shape=tuple(int(d) for d in shape))
+    return n.emit("expand", [x], shape=tuple(int(d) for d in shape))
 
 
 @converts("Tile")
@@ -272,7 +272,7 @@ def tile(n: OnnxNode) -> Value:
     repeats = n.need_ints(1, "repeats")
     if len(repeats) != len(x.shape) or any(r < 0 for r in repeats):
         n.refuse(f"repeats {list(repeats)} do not fit an input of shape {list(x.shape)}")
-    return x if all(r == 1 for r in repeats) else n.add("tile", [x], repeats=repeats)
+    return x if all(r == 1 for r in repeats) else n.emit("tile", [x], repeats=repeats)
 
 
 @converts("Pad")
@@ -309,7 +309,7 @@ def _pad(n: OnnxNode, pads: Sequence[int], axes: Sequence[int], value: float) ->
         return x
     if mode == "constant" and all(p <= 0 for p in full):
         return _crop(n, x, full)
-    return n.add("pad", [x], pads=tuple(full), mode=mode, value=value)
+    return n.emit("pad", [x], pads=tuple(full), mode=mode, value=value)
 
 
 def _crop(n: OnnxNode, x: Value, pads: Sequence[int]) -> Value:
@@ -317,7 +317,7 @@ def _crop(n: OnnxNode, x: Value, pads: Sequence[int]) -> Value:
     rank = len(x.shape)
     starts = tuple(-p for p in pads[:rank])
     ends = tuple(d + p for d, p in zip(x.shape, pads[rank:], strict=True))
-    return n.add("slice", [x], starts=starts, ends=ends, steps=(1,) * rank)
+    return n.emit("slice", [x], starts=starts, ends=ends, steps=(1,) * rank)
 
 
 @converts("DepthToSpace")
@@ -359,7 +359,7 @@ def space_to_depth(n: OnnxNode) -> Value:
 def trilu(n: OnnxNode) -> Value:
     k = 0 if n.optional(1) is None else n.need_ints(1, "k")[0]
     limit = 1 << 31
-    return n.add(
+    return n.emit(
         "trilu", [n.x()], upper=bool(n.get_int("upper", 1)), k=max(-limit, min(limit - 1, k))
     )
 

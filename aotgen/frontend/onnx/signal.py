@@ -78,7 +78,7 @@ def dft(n: OnnxNode) -> Value:
     moved = _cut_or_filled(n, moved, needed)
     flat = n.reshape(moved, (int(np.prod(outer, dtype=np.int64)), needed * x.shape[-1]))
     table = n.constant(np.ascontiguousarray(matrix, x.dtype.numpy), "basis")
-    y = n.add("matmul", [flat, table, None], trans_b=False)
+    y = n.emit("matmul", [flat, table, None], trans_b=False)
     y = n.reshape(y, (*outer, matrix.shape[1] // last, last))
     return n.transpose(y, tuple(int(a) for a in np.argsort(order)))
 
@@ -103,7 +103,7 @@ def _cut_or_filled(n: OnnxNode, x: Value, length: int) -> Value:
         return n.cut(x, rank - 2, 0, length)
     if have < length:
         zeros = np.zeros((*x.shape[:-2], length - have, x.shape[-1]), x.dtype.numpy)
-        return n.add("concat", [x, n.constant(zeros, "zeros")], axis=rank - 2)
+        return n.emit("concat", [x, n.constant(zeros, "zeros")], axis=rank - 2)
     return x
 
 
@@ -141,7 +141,7 @@ def stft(n: OnnxNode) -> Value:
     basis = _basis(n, length, bins, False) * window[:, None]
     matrix = _real_matrix(basis, is_complex).T.reshape(2 * bins, length, x.shape[2])
     weight = n.constant(np.ascontiguousarray(matrix, x.dtype.numpy), "basis")
-    y = n.add(
+    y = n.emit(
         "conv",
         [x, weight, None],
         strides=(step,),

@@ -13,13 +13,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from aotgen.errors import ModelError
+from aotgen.frontend.emitter import MAX_TENSOR_BYTES, one_line
 from aotgen.ir.types import Array, DType
-
-MAX_TENSOR_BYTES = 1 << 32
-"""The largest tensor that is read or computed: more than any board of ours can hold."""
-
-MAX_EVALUATED_BYTES = 1 << 28
-"""The largest value that is computed while reading, because an operator must know its elements."""
 
 ONNX_DTYPES: dict[int, DType] = {
     TensorProto.FLOAT: DType.F32,
@@ -179,15 +174,6 @@ def _span(entries: dict[str, str], nbytes: int, label: str) -> tuple[int, int]:
             f"length {length}"
         )
     return offset, length
-
-
-def one_line(error: BaseException) -> str:
-    """The gist of a library's error: its first line that says something, whitespace collapsed."""
-    for line in str(error).splitlines():
-        text = " ".join(line.split())
-        if text:
-            return text[:300]
-    return type(error).__name__
 
 
 def is_external(model: onnx.ModelProto) -> bool:
