@@ -11,12 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotgen.errors import ModelError, ShapeError, UsageError
 from aotgen.manifest import MANIFEST, read_own_json
-from aotgen.options import CompileOptions, Device, Optimize, Weights
+from aotgen.options import CompileOptions, Device, IoType, Optimize, RequantMode, Weights
 from aotgen.project import Project
 from aotgen.target.board import Board, load_board
 from aotgen.target.target import Target
@@ -42,17 +43,22 @@ def load(
     path: str | os.PathLike[str],
     shapes: Shapes | None = None,
     dims: Mapping[str, int] | None = None,
+    *,
+    requant: RequantMode | None = None,
+    io_type: IoType = "native",
 ) -> Graph:
     """Read a model file into a typed static Graph, before any pass.
 
     Args:
-        path: an .onnx file.
+        path: an .onnx or a .tflite file.
         shapes: shape of an input by its name, in the file's own layout, where the file leaves it
             open.
         dims: value of a symbolic dimension by its name.
+        requant: of a .tflite file, see ``CompileOptions``.
+        io_type: see ``CompileOptions``.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or ``requant`` is given for an ONNX file.
         ModelError: it is malformed.
         UnsupportedError: it uses operators that aotgen cannot compile; ``problems`` lists all of
             them.
@@ -60,9 +66,13 @@ def load(
             input or output has no elements.
     """
     from aotgen.frontend import load as frontend_load
+    from aotgen.frontend.io_type import float_io
 
     bound = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
-    graph = frontend_load(Path(path), shapes=bound, dims=dict(dims or {}))
+    mode = _requant_of(Path(path), requant)
+    graph = frontend_load(Path(path), shapes=bound, dims=dict(dims or {}), requant=mode)
+    if io_type == "float":
+        float_io(graph, ties_to_even=mode is None)
     for role, values in (("input", graph.inputs), ("output", graph.outputs)):
         for value in values:
             if value.type.numel == 0:
@@ -71,6 +81,20 @@ def load(
                     "compile"
                 )
     return graph
+
+
+def _requant_of(path: Path, requant: RequantMode | None) -> RequantMode | None:
+    """``requant``, or what a .tflite file has where it is None. The reader refuses one for ONNX."""
+    from aotgen.frontend import is_tflite
+
+    return requant or ("tflm" if is_tflite(path) else None)
+
+
+def load_for(path: str | os.PathLike[str], options: CompileOptions) -> Graph:
+    """``load`` with what of ``options`` it takes."""
+    return load(
+        path, options.shapes, options.dims, requant=options.requant, io_type=options.io_type
+    )
 
 
 def optimise(graph: Graph, options: CompileOptions, observer: PassObserver | None = None) -> Graph:
@@ -111,6 +135,8 @@ def compile(
     device: Device = "cpu",
     prefix: str | None = None,
     optimize: Optimize = "speed",
+    requant: RequantMode | None = None,
+    io_type: IoType = "native",
     force: bool = False,
     observer: PassObserver | None = None,
     progress: Progress = _quiet,
@@ -118,7 +144,7 @@ def compile(
     """Compile a model file into a C project.
 
     Args:
-        model: an .onnx file.
+        model: an .onnx or a .tflite file.
         board: name of a board, path of a board.toml, or a Board.
         output: folder of the project; None is ``<model>_<board>`` in the current folder.
         shapes: shape of an input by its name, where the file leaves it open.
@@ -130,6 +156,8 @@ def compile(
         device: "cpu", "gpu" or "auto".
         prefix: of every public symbol; None derives it from the model's file name.
         optimize: "speed", "ram" or "flash".
+        requant: of a .tflite file, "tflm" (which None is) or "litert".
+        io_type: "native", or "float" for float32 in place of quantized inputs and outputs.
         force: replace a project that is already at ``output``.
         observer: see ``optimise``.
         progress: told what is going on.
@@ -149,16 +177,19 @@ def compile(
         device=device,
         prefix=prefix,
         optimize=optimize,
+        requant=requant,
+        io_type=io_type,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),
     )
     the_board = board if isinstance(board, Board) else load_board(_board_name(board))
     source = Path(model)
+    options = replace(options, requant=_requant_of(source, requant))
     folder = Path(output) if output is not None else Path(f"{source.stem}_{the_board.name}")
     target = target_of(the_board, options)
     check_output(folder, force)
     progress("reading the model")
-    graph = load(source, options.shapes, options.dims)
+    graph = load_for(source, options)
     whole = _self_contained(source)
     progress("running the passes")
     graph = optimise(graph, options, observer)
@@ -188,10 +219,11 @@ def analyze(
     from aotgen.codegen.project import analyze as analyze_graph
 
     chosen = options or CompileOptions()
+    chosen = replace(chosen, requant=_requant_of(Path(model), chosen.requant))
     the_board = board if isinstance(board, Board) else load_board(_board_name(board))
     target = target_of(the_board, chosen)
     progress("reading the model")
-    graph = load(Path(model), chosen.shapes, chosen.dims)
+    graph = load_for(Path(model), chosen)
     progress("running the passes")
     graph = optimise(graph, chosen)
     progress("planning")
@@ -204,7 +236,10 @@ def _board_name(board: str | os.PathLike[str]) -> str | Path:
 
 def _self_contained(path: Path) -> bytes | Path:
     """A model that ``load`` has accepted: its file, or its bytes with external data drawn in."""
-    if not _mentions(path, b"location"):  # the key that every reference to external data has
+    from aotgen.frontend import is_tflite
+
+    # "location" is the key that every reference to external data has.
+    if is_tflite(path) or not _mentions(path, b"location"):
         return path
     import onnx
     from google.protobuf.message import EncodeError

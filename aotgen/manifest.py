@@ -30,11 +30,13 @@ class Tensor:
         name: in the model file.
         dtype: element type.
         shape: in the model file's own layout.
+        quantized: whether it has a scale and a zero point, so that all integers make sense.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    quantized: bool = False
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -82,6 +84,8 @@ class Api:
         arena_bytes: scratch that a run needs.
         arena_align: its alignment.
         state_bytes: memory that lives from step to step.
+        threads: most threads of a run.
+        pool_bytes: of a pool of threads; 0 where a run has one.
     """
 
     ctx_bytes: int
@@ -89,6 +93,8 @@ class Api:
     arena_bytes: int
     arena_align: int
     state_bytes: int
+    threads: int
+    pool_bytes: int
 
 
 class Manifest:
@@ -132,6 +138,8 @@ class Manifest:
             arena_bytes=int(self.data["arena_bytes"]),
             arena_align=int(api["arena_align"]),
             state_bytes=int(self.data["state_bytes"]),
+            threads=int(api.get("threads", 1)),
+            pool_bytes=int(api.get("pool_bytes", 0)),
         )
 
     def checked_inputs(self, inputs: Mapping[str, Array]) -> list[Array]:
@@ -195,7 +203,10 @@ def as_isa(text: str) -> Isa:
 
 def _tensor(entry: dict[str, Any]) -> Tensor:
     return Tensor(
-        str(entry["name"]), DType.of(entry["dtype"]), tuple(int(d) for d in entry["shape"])
+        str(entry["name"]),
+        DType.of(entry["dtype"]),
+        tuple(int(d) for d in entry["shape"]),
+        entry.get("quant") is not None,
     )
 
 

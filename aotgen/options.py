@@ -12,6 +12,8 @@ from aotgen.errors import UsageError
 Weights = Literal["c", "asm", "bin"]
 Device = Literal["cpu", "gpu", "auto"]
 Optimize = Literal["speed", "ram", "flash"]
+RequantMode = Literal["tflm", "litert"]
+IoType = Literal["native", "float"]
 
 MAX_OPT_LEVEL = 4
 MAX_THREADS = 64
@@ -31,6 +33,10 @@ class CompileOptions:
         device: where kernels run; "auto" takes the GPU where the board has one.
         prefix: of every public symbol; None derives it from the model's file name.
         optimize: what to prefer where speed, RAM and code size disagree.
+        requant: of a .tflite file, whose integer arithmetic it gets, byte for byte: TFLite Micro's
+            or that of LiteRT's reference kernels; None is "tflm". ONNX defines its own, which
+            leaves only None.
+        io_type: "float" turns quantized inputs and outputs into float32 ones.
         shapes: shape of an input by its name, for inputs whose shape the file leaves open.
         dims: value of a symbolic dimension by its name.
     """
@@ -42,6 +48,8 @@ class CompileOptions:
     device: Device = "cpu"
     prefix: str | None = None
     optimize: Optimize = "speed"
+    requant: RequantMode | None = None
+    io_type: IoType = "native"
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
 
@@ -57,6 +65,9 @@ class CompileOptions:
         _one_of("weights", self.weights, get_args(Weights))
         _one_of("device", self.device, get_args(Device))
         _one_of("optimize", self.optimize, get_args(Optimize))
+        _one_of("io type", self.io_type, get_args(IoType))
+        if self.requant is not None:
+            _one_of("requant mode", self.requant, get_args(RequantMode))
         if self.prefix is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", self.prefix):
             raise UsageError(
                 f"prefix {self.prefix!r} cannot start C names",
@@ -109,3 +120,15 @@ def as_optimize(text: str) -> Optimize:
     """``text`` as a value of the optimize option; UsageError when it is none."""
     _one_of("optimize", text, get_args(Optimize))
     return cast(Optimize, text)
+
+
+def as_requant(text: str) -> RequantMode:
+    """``text`` as a value of the requant option; UsageError when it is none."""
+    _one_of("requant mode", text, get_args(RequantMode))
+    return cast(RequantMode, text)
+
+
+def as_io_type(text: str) -> IoType:
+    """``text`` as a value of the io_type option; UsageError when it is none."""
+    _one_of("io type", text, get_args(IoType))
+    return cast(IoType, text)

@@ -1,8 +1,8 @@
 """docs/coverage.md: which real models give the stored outputs, and which operators are read.
 
-Compiles, builds and runs every .onnx of a collection (``scripts/model_collection.py`` says what one
-looks like) on a board. The text holds no times, paths or digits that change from machine to
-machine: errors are rounded up.
+Compiles, builds and runs every .onnx and .tflite of a collection (``scripts/model_collection.py``
+says what one looks like) on a board. The text holds no times, paths or digits that change from
+machine to machine: errors are rounded up.
 
     python -m scripts.coverage COLLECTION               writes docs/coverage.md
     python -m scripts.coverage COLLECTION --check       exit code 1 when the file is stale
@@ -24,7 +24,9 @@ import onnx
 
 import aotgen
 from aotgen.frontend.onnx.registry import converter, supported
+from scripts.coverage_tflite import TfliteRow, run_tflite, tflite_operators_text, tflite_text
 from scripts.model_collection import Error, StoredModel, collection
+from scripts.tflite_collection import tflite_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
@@ -64,7 +66,7 @@ def run_model(model: StoredModel, board: str, folder: Path) -> Row:
     weights = int(project.manifest["weights_bytes"])
     arena = int(project.manifest["arena_bytes"])
     try:
-        steps = project.run_steps([model.inputs(s) for s in range(model.steps)])
+        steps = project.run_steps([model.feeds(project, s) for s in range(model.steps)])
     except aotgen.AotgenError as error:
         return Row(model, nodes, _first_line(error), weights=weights, arena=arena)
     errors = [e for s, got in enumerate(steps) for e in model.errors(list(got.values()), s)]
@@ -120,7 +122,7 @@ def models_text(rows: Sequence[Row], board: str) -> list[str]:
     passed = sum(not row.reason for row in rows)
     failed = [row for row in rows if row.reason]
     lines = [
-        "## Real models",
+        "## ONNX models",
         "",
         _paragraph(
             f"{passed} of {len(rows)} models of a collection compile for board {board} and give "
@@ -203,7 +205,7 @@ def operators_text() -> list[str]:
             versions = read_versions(domain, op)
             rows.append((op, ", ".join(map(str, versions)) or "1"))
         lines += _table(("operator", "versions"), rows)
-    return lines
+    return [*lines, "", *tflite_operators_text()]
 
 
 def cases_text() -> list[str]:
@@ -230,7 +232,7 @@ def cases_text() -> list[str]:
     ]
 
 
-def page(rows: Sequence[Row], board: str) -> str:
+def page(rows: Sequence[Row], tflite_rows: Sequence[TfliteRow], board: str) -> str:
     """The whole of docs/coverage.md."""
     lines = [
         "# Coverage",
@@ -238,6 +240,8 @@ def page(rows: Sequence[Row], board: str) -> str:
         "Written by `python -m scripts.coverage`; do not edit.",
         "",
         *models_text(rows, board),
+        "",
+        *tflite_text(tflite_rows, board),
         "",
         *operators_text(),
         "",
@@ -271,21 +275,26 @@ def main() -> int:
     arguments = parser.parse_args()
     if not (arguments.collection / "models.json").is_file():
         parser.error(f"{arguments.collection} has no models.json")
-    models = list(collection(arguments.collection))
+    models = [*collection(arguments.collection), *tflite_models(arguments.collection)]
     unknown = set(arguments.only) - {model.name for model in models}
     if unknown:
         parser.error(f"the collection has no model {', '.join(sorted(unknown))}")
-    rows = []
+    rows: list[Row] = []
+    tflite_rows: list[TfliteRow] = []
     for model in models:
         if arguments.only and model.name not in arguments.only:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            row = run_model(model, arguments.board, Path(folder) / "project")
-        rows.append(row)
-        print(f"{model.name}: {row.reason or 'passed'}", file=sys.stderr, flush=True)
+            if model.path.suffix == ".tflite":
+                tflite_rows.append(run_tflite(model, arguments.board, Path(folder)))
+                reason = tflite_rows[-1].reason
+            else:
+                rows.append(run_model(model, arguments.board, Path(folder) / "project"))
+                reason = rows[-1].reason
+        print(f"{model.name}: {reason or 'passed'}", file=sys.stderr, flush=True)
     if arguments.only:
-        return int(any(row.reason for row in rows))
-    text = page(rows, arguments.board)
+        return int(any(row.reason for row in (*rows, *tflite_rows)))
+    text = page(rows, tflite_rows, arguments.board)
     if not arguments.check:
         PAGE.write_text(text, encoding="utf-8")
         return 0

@@ -2,17 +2,20 @@
 # Make the virtual environment and find the tools for one of:
 #   demo  what compiling and running the example needs
 #   dev   what the tests and checks need as well
+#   board what the tests on an emulated board need besides
 # A second run does nothing. As root on Debian or Ubuntu missing packages are installed, otherwise they are named.
 # In CI (CI is set) every tool is required; elsewhere the tests of a missing optional tool are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 profile=${1:-dev}
+board=
+[ "$profile" != board ] || { profile=dev; board=1; }
 venv=${VENV:-.venv}
 python=${PYTHON:-python3}
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "setup: $*"; exit 1; }
-has() { command -v "$1" >/dev/null 2>&1; }
+has() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1; }
 
 # One line a need: a program and the Debian packages that have it.
 required="cmake:cmake make:make"
@@ -20,6 +23,10 @@ optional=""
 if [ "$profile" = dev ]; then
     required="$required gcc:gcc,libc6-dev g++:g++"
     optional="ninja:ninja-build ccache:ccache clang:clang clang-format:clang-format cppcheck:cppcheck"
+    optional="$optional sshd:openssh-server ssh:openssh-client"
+    if [ -n "$board" ]; then
+        optional="$optional qemu-system-aarch64:qemu-system-arm cpio:cpio"
+    fi
     if [ "$(uname -m)" != aarch64 ]; then
         optional="$optional aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross"
         optional="$optional qemu-aarch64:qemu-user"
@@ -32,7 +39,7 @@ if [ "$profile" = dev ]; then
         ;;
     esac
 elif [ "$profile" != demo ]; then
-    die "there is no profile '$profile'; use demo or dev"
+    die "there is no profile '$profile'; use demo, dev or board"
 fi
 
 missing() { # packages of the needs in $1 whose program is not there

@@ -92,11 +92,13 @@ class QuickModel:
         stored = (folder / "src/weights.bin").read_bytes()[: self.manifest["weights_bytes"]]
         self.weights.bytes[:] = np.frombuffer(stored, np.uint8)
         self.arena = Watched(self.manifest["arena_bytes"], 64)
+        self.state = Watched(self.manifest["state_bytes"], 64)
         self.context = Watched(self.manifest["api"]["ctx_bytes"], 64)
         self.traced: dict[int, list[tuple[tuple[int, ...], bytes]]] = {}
         self._callback = _TRACE(self._keep)
         members = {
             "arena": self.arena.address,
+            "state": self.state.address,
             "weights": self.weights.address,
             "trace": ctypes.cast(self._callback, ctypes.c_void_p).value,
         }
@@ -134,8 +136,14 @@ class QuickModel:
         for tensor, watched in zip(self.manifest["outputs"], wanted, strict=True):
             watched.check(tensor["name"])
         self.arena.check("arena")
+        self.state.check("state")
         self.weights.check("weights")
         return [array_of(w, t) for w, t in zip(wanted, self.manifest["outputs"], strict=True)]
+
+    def reset(self) -> None:
+        """Back to the initial state."""
+        self.functions.reset(self.context.address)
+        self.state.check("state")
 
     def run_in_arena(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The same with every tensor in its slot in the arena."""

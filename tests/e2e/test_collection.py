@@ -33,5 +33,5 @@ def test_model(model: StoredModel | None, tmp_path: Path) -> None:
     )
     compiled = QuickModel(project)
     for step in range(model.steps):
-        for error in model.errors(compiled.run(model.inputs(step)), step):
+        for error in model.errors(compiled.run(model.feeds(project, step)), step):
             assert error.is_fine, f"{error.output}: {error.worst:.3g}, allowed {error.tolerance}"

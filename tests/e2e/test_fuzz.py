@@ -16,7 +16,7 @@ import aotgen
 from aotgen.api import optimise
 from aotgen.cli.main import call
 from aotgen.ir import interpreter
-from aotgen.validate import MODEL_FILE
+from aotgen.validate import model_file
 from support import require_tool
 from tests.e2e import fuzz_models, mutate
 from tests.e2e.fuzz_models import Model
@@ -59,7 +59,7 @@ def check_built(project: aotgen.Project, model: Model) -> QuickModel:
 def check_layers(project: aotgen.Project, built: QuickModel, model: Model) -> None:
     """The traced view of every layer against the interpreter, at each value's last writer."""
     options = project.info.options
-    graph = optimise(aotgen.load(project.folder / MODEL_FILE), options)
+    graph = optimise(aotgen.load(model_file(project.folder)), options)
     values: dict[str, np.ndarray] = {}
     interpreter.run(graph, model.feeds, observe=lambda v, array: values.update({v.name: array}))
     last = {name: (x, k) for x in project.info.layers for k, name in enumerate(x.outputs)}

@@ -19,7 +19,7 @@ from aotgen.errors import UnsupportedError
 from aotgen.frontend.onnx import load
 from aotgen.ir.interpreter import run
 from aotgen.ir.verifier import verify
-from aotgen.validate import MODEL_FILE
+from aotgen.validate import model_file
 from support import require_tool
 from tests.e2e.fuzz_models import session
 from tests.e2e.quick_build import QuickModel, assert_close
@@ -53,7 +53,7 @@ def output_names(project: aotgen.Project) -> list[str]:
 def check_layers(project: aotgen.Project, built: QuickModel, case: Case) -> None:
     """All traced outputs of the recurrent layers against the interpreter."""
     values: dict[str, np.ndarray] = {}
-    graph = optimise(aotgen.load(project.folder / MODEL_FILE), project.info.options)
+    graph = optimise(aotgen.load(model_file(project.folder)), project.info.options)
     run(graph, case.feeds, observe=lambda v, array: values.update({v.name: array}))
     for layer in project.info.layers:
         if layer.name.rsplit("_", 1)[-1] in ("lstm", "gru", "rnn"):
