@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,14 @@ def _require(missing: Sequence[str]) -> None:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+"""Tools and data that several checkouts share: a folder beside this one."""
+
+
+def require_shared(name: str) -> Path:
+    """A file or folder of ``SHARED``; skip the test when it is not there, on CI fail."""
+    path = SHARED / name
+    require(path.exists(), str(path))
+    return path

@@ -8,6 +8,7 @@ copies them there and back; the local one just passes the paths.
 from __future__ import annotations
 
 import json
+import math
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,8 +18,18 @@ from types import TracebackType
 from typing import Any
 
 from aotgen.errors import BoardError
+from aotgen.runner.output import LineReader
 
 DEFAULT_TIMEOUT_S = 600.0
+
+COMMAND_TIMEOUT_S = 30.0
+
+MAX_TEXT_BYTES = 1 << 20
+"""Of a board's file that ``read_text`` returns; the rest is left out."""
+
+
+_MAX_MESSAGES = 5
+_MAX_MESSAGE = 300
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,12 @@ class Timing:
     Attributes:
         times_ms: one mean per repeat, milliseconds per run of the model.
         layers: one {"layer", "name", "ms"} per kernel call; empty without profiling.
+        messages: the first lines that it wrote to stderr.
     """
 
     times_ms: tuple[float, ...]
     layers: tuple[dict[str, Any], ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 class Runner(ABC):
@@ -81,13 +94,46 @@ class Runner(ABC):
 
     @abstractmethod
     def run(
-        self, program: Path, arguments: Sequence[Argument] = (), timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        program: Path,
+        arguments: Sequence[Argument] = (),
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: LineReader | None = None,
     ) -> RunResult:
         """Run a deployed program to its end.
 
+        Args:
+            program: as it was deployed.
+            arguments: texts and files.
+            timeout: seconds until it is stopped, with its children.
+            on_line: gets the lines of stdout as they arrive; what it raises stops the program.
+
         Raises:
             BoardError: it cannot start, runs past ``timeout`` seconds, dies from a signal (which is
-                named), or ends with another status than 0 (its last words are quoted).
+                named), ends with another status than 0 (its last words are quoted), prints more
+                than ``output.MAX_OUTPUT_BYTES``, or the link to the board is lost.
+        """
+
+    @abstractmethod
+    def command(self, argv: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> RunResult:
+        """Run a program of the board's own, such as ``uname``.
+
+        Args:
+            argv: passed as it is: no shell reads it.
+            timeout: seconds until it is stopped.
+
+        Raises:
+            BoardError: as ``run``; also when the board has no such program.
+        """
+
+    @abstractmethod
+    def read_text(self, path: str) -> str | None:
+        """A file of the board, as in /proc and /sys; None when it is not there or not readable.
+
+        Decoded with replacement of what is not UTF-8; at most ``MAX_TEXT_BYTES``.
+
+        Raises:
+            BoardError: the board cannot be reached.
         """
 
     def time(
@@ -100,14 +146,18 @@ class Runner(ABC):
         profile: bool = False,
         arguments: Sequence[Argument] = (),
         timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: LineReader | None = None,
     ) -> Timing:
-        """Run a project's bench program and read the JSON line that it prints.
+        """Run a project's bench program and read the last JSON line that it prints.
 
         Args:
-            number: runs of the model per repeat.
+            number: runs of the model per repeat; 0 leaves it to the program.
             repeat: how many times to measure.
             warmup: runs before the first measurement.
             profile: also time every layer.
+            arguments: further ones.
+            timeout: as ``run``.
+            on_line: as ``run``.
 
         Raises:
             BoardError: as ``run``, or the program printed no timing.
@@ -116,9 +166,17 @@ class Runner(ABC):
         words = [text for key, value in counts.items() for text in (key, str(value))]
         if profile:
             words.append("--profile")
-        result = self.run(program, [*words, *arguments], timeout)
+        result = self.run(program, [*words, *arguments], timeout, on_line)
         data = json_line(result.stdout, program.name)
-        return Timing(tuple(float(t) for t in data["times_ms"]), tuple(data.get("layers", ())))
+        try:
+            times = tuple(float(t) for t in data["times_ms"])
+            if not times or not all(0 <= t < math.inf for t in times):
+                raise ValueError(times)
+            return Timing(times, tuple(data.get("layers", ())), _messages(result.stderr))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BoardError(
+                f"{program.name} printed a result that makes no sense ({error!r})"
+            ) from error
 
     @abstractmethod
     def close(self) -> None:
@@ -150,7 +208,7 @@ def json_line(stdout: str, program: str) -> dict[str, Any]:
                 continue
             if isinstance(data, dict):
                 return data
-    raise BoardError(f"{program} printed no result: {_last_words(stdout) or 'nothing at all'}")
+    raise BoardError(f"{program} printed no result: {last_words(stdout) or 'nothing at all'}")
 
 
 def failure(program: str, status: int, stdout: str, stderr: str) -> BoardError:
@@ -158,7 +216,7 @@ def failure(program: str, status: int, stdout: str, stderr: str) -> BoardError:
 
     A negative one is a signal; so is 128 + n, as shells and QEMU report it.
     """
-    words = _last_words(stderr) or _last_words(stdout)
+    words = last_words(stderr) or last_words(stdout)
     quoted = f": {words}" if words else ""
     number = -status if status < 0 else status - 128
     if status < 0 or 128 < status < 160:
@@ -175,6 +233,16 @@ def _signal_name(number: int) -> str:
     return f"{known.name} ({meaning.lower()})" if meaning else known.name
 
 
-def _last_words(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+def last_words(text: str) -> str:
+    """The last line that says something, cut where it is long; empty when there is none."""
+    lines = _lines(text)
+    return lines[-1] if lines else ""
+
+
+def _messages(text: str) -> tuple[str, ...]:
+    return tuple(_lines(text)[:_MAX_MESSAGES])
+
+
+def _lines(text: str) -> list[str]:
+    """Those that say something, cut where they are long."""
+    return [line.strip()[:_MAX_MESSAGE] for line in text.splitlines() if line.strip()]

@@ -51,6 +51,9 @@ class Library:
         self.release = getattr(library, f"{prefix}_release", None)
         self.cl_open = getattr(library, f"{prefix}_cl_open", None)
         self.cl_close = getattr(library, f"{prefix}_cl_close", None)
+        # Only a project for several threads has these.
+        self.pool_open = getattr(library, f"{prefix}_pool_open", None)
+        self.pool_close = getattr(library, f"{prefix}_pool_close", None)
         self.init.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         self.reset.argtypes = [ctypes.c_void_p]
@@ -63,20 +66,32 @@ class Library:
                 function.argtypes = [ctypes.c_void_p]
         if self.cl_open is not None:
             self.cl_open.restype = ctypes.c_int
+        if self.pool_open is not None and self.pool_close is not None:
+            pointer = ctypes.c_void_p
+            self.pool_open.argtypes = [pointer, ctypes.c_int, pointer, pointer]
+            self.pool_open.restype = ctypes.c_int
+            self.pool_close.argtypes = [pointer]
 
 
 class Instance:
     """A model that is ready to run; successive steps keep its state."""
 
-    def __init__(self, library: Library, manifest: Manifest, weights: Array | None = None) -> None:
+    def __init__(
+        self,
+        library: Library,
+        manifest: Manifest,
+        weights: Array | None = None,
+        threads: int = 1,
+    ) -> None:
         """
         Args:
             library: of the project.
             manifest: of the project.
             weights: the bytes of weights.bin when the library does not hold them.
+            threads: that share a run, at most those that the project was compiled for.
 
         Raises:
-            BoardError: the model's init function refuses.
+            BoardError: the model's init function refuses, or a thread does not start.
         """
         api = manifest.api
         self._library = library
@@ -90,11 +105,14 @@ class Instance:
         if weights is not None:
             self._buffers["weights"] = _aligned(weights.size, _BUFFER_ALIGN)
             self._buffers["weights"][:] = weights
+        self._open = False
         self._device = self._open_device()
+        self._pool = self._open_pool(threads)
         pointers = [self._pointer(name) for name in api.config]
         config = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
         status = library.init(self._context.ctypes.data, ctypes.addressof(config))
         if status < 0:
+            self._close_pool()
             self._close_device()
         self._check(status, "init")
         self._open = True
@@ -130,16 +148,33 @@ class Instance:
             self._library.reset(self._context.ctypes.data)
 
     def close(self) -> None:
-        """Give back what the instance holds of a GPU; it cannot run afterwards."""
+        """End the instance's threads and give back what it holds of a GPU; it cannot run
+        afterwards.
+        """
         with self._lock:
             if self._open and self._library.release is not None:
                 self._library.release(self._context.ctypes.data)
             self._open = False
+            self._close_pool()
             self._close_device()
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             self.close()
+
+    def _open_pool(self, threads: int) -> Array | None:
+        """What ``config.pool`` points at; None for one thread."""
+        if threads == 1 or self._library.pool_open is None:
+            return None
+        pool = _aligned(self._manifest.api.pool_bytes, _BUFFER_ALIGN)
+        status = self._library.pool_open(pool.ctypes.data, threads, None, None)
+        self._check(status, "pool_open")
+        return pool
+
+    def _close_pool(self) -> None:
+        if self._pool is not None and self._library.pool_close is not None:
+            self._library.pool_close(self._pool.ctypes.data)
+        self._pool = None
 
     def _open_device(self) -> ctypes.Array[ctypes.c_void_p] | None:
         """What ``config.cl`` points at: device, context and queue; None without a GPU."""
@@ -162,7 +197,7 @@ class Instance:
         """The member ``name`` of the config struct."""
         if name == "cl":
             return None if self._device is None else ctypes.addressof(self._device)
-        buffer = self._buffers.get(name)
+        buffer = self._pool if name == "pool" else self._buffers.get(name)
         return buffer.ctypes.data if buffer is not None and buffer.size else None
 
     def _check(self, status: int, verb: str) -> None:

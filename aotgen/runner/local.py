@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from aotgen.errors import BoardError, ToolchainError
 from aotgen.runner.base import (
+    COMMAND_TIMEOUT_S,
     DEFAULT_TIMEOUT_S,
+    MAX_TEXT_BYTES,
     Argument,
     Download,
     Runner,
@@ -21,6 +24,7 @@ from aotgen.runner.base import (
     Upload,
     failure,
 )
+from aotgen.runner.output import LineReader, Output
 
 
 class LocalRunner(Runner):
@@ -38,34 +42,24 @@ class LocalRunner(Runner):
                 raise BoardError(f"there is no program {program}", remedy="build the project first")
 
     def run(
-        self, program: Path, arguments: Sequence[Argument] = (), timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        program: Path,
+        arguments: Sequence[Argument] = (),
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_line: LineReader | None = None,
     ) -> RunResult:
         argv = [*self.prefix, str(program.resolve()), *(_text(a) for a in arguments)]
-        start = time.perf_counter()
+        return _call(argv, program.name, timeout, on_line)
+
+    def command(self, argv: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> RunResult:
+        return _call(list(argv), argv[0], timeout, None)
+
+    def read_text(self, path: str) -> str | None:
         try:
-            # A session of its own, so that a timeout takes the program's children with it.
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise BoardError(f"cannot start {argv[0]}: {error.strerror}") from error
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            raise BoardError(f"{program.name} was stopped after {timeout:g} s") from None
-        except BaseException:
-            _kill(process)
-            raise
-        seconds = time.perf_counter() - start
-        stdout, stderr = out.decode(errors="replace"), err.decode(errors="replace")
-        if process.returncode != 0:
-            raise failure(program.name, process.returncode, stdout, stderr)
-        return RunResult(stdout, stderr, seconds)
+            with open(path, "rb") as file:
+                return file.read(MAX_TEXT_BYTES).decode(errors="replace")
+        except OSError:
+            return None
 
     def close(self) -> None:
         return None
@@ -91,7 +85,65 @@ def _text(argument: Argument) -> str:
     return argument
 
 
+def _call(argv: list[str], name: str, timeout: float, on_line: LineReader | None) -> RunResult:
+    start = time.perf_counter()
+    try:
+        # A session of its own, so that a timeout takes the program's children with it.
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BoardError(f"cannot start {argv[0]}: {error.strerror}") from error
+    stdout, stderr = Output(name, on_line), Output(name)
+    try:
+        _read_to_end(process, stdout, stderr, start + timeout)
+    except BaseException as error:
+        _kill(process)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise BoardError(f"{name} was stopped after {timeout:g} s") from None
+        raise
+    finally:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+    seconds = time.perf_counter() - start
+    out, err = stdout.finish(), stderr.finish()
+    if process.returncode != 0:
+        raise failure(name, process.returncode, out, err)
+    return RunResult(out, err, seconds)
+
+
+def _read_to_end(
+    process: subprocess.Popen[bytes], stdout: Output, stderr: Output, deadline: float
+) -> None:
+    """Feed the pipes to their outputs until both are closed and the program has ended.
+
+    Raises:
+        subprocess.TimeoutExpired: that takes past ``deadline`` (of time.perf_counter).
+    """
+    with selectors.DefaultSelector() as selector:
+        for pipe, output in ((process.stdout, stdout), (process.stderr, stderr)):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, output)
+        while selector.get_map():
+            left = deadline - time.perf_counter()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, 1 << 16)
+                if data:
+                    key.data.feed(data)
+                else:
+                    selector.unregister(key.fileobj)
+    process.wait(max(deadline - time.perf_counter(), 0.0))
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The whole group: a child may live on, and hold the pipes, when the program has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from aotgen.errors import UsageError
+from collections.abc import Sequence
+
+from aotgen.errors import BoardError, UsageError
+from aotgen.runner.base import COMMAND_TIMEOUT_S, RunResult
 from aotgen.runner.local import LocalRunner, emulator
 from aotgen.target.board import Board
 
@@ -21,3 +24,11 @@ class QemuRunner(LocalRunner):
         if not board.emulator:
             raise UsageError(f"board {board.name} has no emulator", remedy="use --runner local")
         super().__init__(emulator(board.emulator))
+
+    def command(self, argv: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> RunResult:
+        raise BoardError(
+            f"an emulator has no {argv[0]} of its own", remedy="use --runner ssh://..."
+        )
+
+    def read_text(self, path: str) -> str | None:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from aotgen.errors import UsageError
 from aotgen.runner.base import Runner
@@ -10,45 +11,63 @@ from aotgen.runner.local import LocalRunner
 from aotgen.runner.qemu import QemuRunner
 from aotgen.target.board import Board
 
-_HOST_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def runner_for(spec: str | None, board: Board) -> Runner:
+def runner_for(
+    spec: str | None, board: Board | None, progress: Callable[[str], None] | None = None
+) -> Runner:
     """The runner that ``spec`` asks for.
 
     Args:
         spec: ``local``, ``qemu``, ``ssh://user@host[:port]``, a Host alias of the ssh config, or
             ``serial:/dev/ttyX[:baud]``; None is this computer where the board is of its
             architecture, else the board's default runner.
-        board: the board that the programs are built for.
+        board: the board that the programs are built for; None when that is not known.
+        progress: gets texts on the progress of large uploads.
 
     Raises:
         UsageError: the spec is malformed, or this version has no such runner.
         ToolchainError: the board's emulator is not installed.
     """
     if spec is None:
-        spec = "local" if board.runs_here else board.default_runner
+        spec = "local" if board is None or board.runs_here else board.default_runner
     if spec == "local":
-        if not board.runs_here:
+        if board is not None and not board.runs_here:
             raise UsageError(
                 f"this computer cannot run programs of board {board.name} ({board.machine})",
                 remedy="use --runner qemu",
             )
         return LocalRunner()
     if spec == "qemu":
+        if board is None:
+            raise UsageError("runner 'qemu' is no board", remedy="use ssh://user@host or local")
         return QemuRunner(board)
-    if spec.startswith("ssh://") or spec.startswith("serial:"):
-        kind = spec.split(":", 1)[0]
+    if spec.startswith("serial:"):
         raise UsageError(
-            f"runner {spec!r}: {kind} runners are not available yet",
-            remedy="use --runner local or qemu",
+            f"runner {spec!r}: serial runners are not available yet",
+            remedy="use --runner local, qemu or ssh://user@host",
         )
-    if _HOST_ALIAS.fullmatch(spec):
+    return _ssh_runner(spec, progress)
+
+
+def _ssh_runner(spec: str, progress: Callable[[str], None] | None) -> Runner:
+    # paramiko takes a quarter of a second to load.
+    from aotgen.runner.ssh import SshRunner
+    from aotgen.runner.ssh_config import SshConfig, Target, parse_target
+
+    if spec.startswith("ssh://"):
+        target = parse_target(spec[len("ssh://") :], f"runner {spec!r}")
+        return SshRunner(target, progress=progress)
+    if not _WORD.fullmatch(spec):
         raise UsageError(
-            f"there is no runner {spec!r}, and a host of the ssh config cannot be used yet",
-            remedy="use --runner local or qemu",
+            f"runner {spec!r} is malformed",
+            remedy="use --runner local, qemu or ssh://user@host",
         )
-    raise UsageError(
-        f"runner {spec!r} is malformed",
-        remedy="use --runner local or qemu",
-    )
+    config = SshConfig()
+    if not config.has(spec):
+        raise UsageError(
+            f"there is no runner {spec!r}, and no Host {spec} in {config.source}",
+            remedy=f"use --runner local, qemu or ssh://user@{spec}",
+        )
+    return SshRunner(Target(spec), config, progress=progress)
