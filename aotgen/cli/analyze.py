@@ -8,13 +8,14 @@ from typing import Any
 
 import typer
 
-from aotgen.cli.common import activity, byte_text, parse_dims, parse_shapes, table
+from aotgen.cli.common import activity, parse_dims, parse_shapes
+from aotgen.report.text import byte_text, table
 from aotgen.target.board import Board, load_board
 
 
 def analyze(
     model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx).", show_default=False
+        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
     ),
     board: str = typer.Option("host", "--board", help="Name or path of a board."),
     shape: list[str] = typer.Option(
@@ -25,6 +26,13 @@ def analyze(
     ),
     opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
     optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
+    io_type: str = typer.Option(
+        "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
+    ),
+    requant: str | None = typer.Option(
+        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
+    ),
+    threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Print MACs, parameters, arena, flash and a table of layers.
@@ -32,11 +40,14 @@ def analyze(
     The exit code is 1 when the model does not fit the board.
     """
     from aotgen import api
-    from aotgen.options import CompileOptions, as_optimize
+    from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant
 
     options = CompileOptions(
         opt_level=opt_level,
+        threads=threads,
         optimize=as_optimize(optimize),
+        requant=None if requant is None else as_requant(requant),
+        io_type=as_io_type(io_type),
         shapes=parse_shapes(shape),
         dims=parse_dims(dim),
     )
@@ -65,18 +76,24 @@ def misfits(data: dict[str, Any], board: Board) -> list[str]:
 
 
 def _text(data: dict[str, Any], model: Path, board: Board) -> str:
+    header = ["layer", "name", "template", "output", "MACs", "weight bytes"]
     rows = [
-        (
+        [
             layer["index"],
             layer["name"],
             layer["template"],
             "x".join(map(str, layer["shape"])),
             f"{layer['macs']:,}",
             f"{layer['weights_bytes']:,}",
-        )
+        ]
         for layer in data["layers"]
     ]
-    layers = table(("layer", "name", "template", "output", "MACs", "weight bytes"), rows, left=4)
+    several = data["api"]["threads"] > 1
+    if several:
+        header += ["parts", "scratch bytes a thread"]
+        for row, layer in zip(rows, data["layers"], strict=True):
+            row += [f"{layer['parts']:,}", f"{layer['scratch_bytes']:,}"]
+    layers = table(header, rows, left=4)
     bound = data.get("arena", {}).get("lower_bound")
     least = f" (lower bound {bound:,})" if bound is not None else ""
     lines = [
@@ -89,6 +106,14 @@ def _text(data: dict[str, Any], model: Path, board: Board) -> str:
         f"arena       {data['arena_bytes']:,} bytes{least}",
         f"state       {data['state_bytes']:,} bytes",
         f"flash       {data['flash_bytes']:,} bytes",
+        *([_threads_text(data)] if several else []),
         f"fits        {'; '.join(data['misfits']) or 'yes'}",
     ]
     return "\n".join(lines)
+
+
+def _threads_text(data: dict[str, Any]) -> str:
+    """How much of the work the threads of a run share."""
+    total = sum(layer["macs"] for layer in data["layers"]) or 1
+    shared = sum(layer["macs"] for layer in data["layers"] if layer["parts"] > 1)
+    return f"threads     {data['api']['threads']}, which share {shared / total:.1%} of the MACs"

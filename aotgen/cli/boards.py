@@ -7,10 +7,13 @@ from dataclasses import asdict
 
 import typer
 
-from aotgen.cli.common import byte_text, table
+from aotgen.cli import boards_doctor
+from aotgen.report.text import byte_text, table
 from aotgen.target.board import Board, Cluster, list_boards, load_board
 
-app = typer.Typer(help="The boards that aotgen knows.", no_args_is_help=False)
+app = typer.Typer(help="Boards: those that aotgen knows, and yours.", no_args_is_help=False)
+app.command("doctor")(boards_doctor.doctor)
+app.command("probe")(boards_doctor.probe)
 
 
 @app.command("list")
@@ -54,7 +57,8 @@ def _text(board: Board) -> str:
         f"RAM        {byte_text(board.ram_bytes) if board.ram_bytes else 'no limit'}",
         f"flash      {byte_text(board.flash_bytes) if board.flash_bytes else 'no limit'}",
         f"GPU        {board.gpu or 'none'}",
-        f"compiler   {board.triple or 'this computer'}: {' '.join(board.cflags())}",
+        f"compiler   {board.triple or 'this computer'}: {' '.join(board.cflags())}"
+        f"{', static programs' if board.static else ''}",
         f"emulator   {' '.join(board.emulator) or 'none'}",
         f"runner     {'local' if board.runs_here else board.default_runner}",
         f"described  {board.folder / 'board.toml'}",
@@ -69,4 +73,8 @@ def _listed(features: tuple[str, ...]) -> str:
 def _cluster(cluster: Cluster) -> str:
     clock = f" at {cluster.clock_mhz} MHz" if cluster.clock_mhz else ""
     l1, l2 = byte_text(cluster.l1_bytes), byte_text(cluster.l2_bytes)
-    return f"{cluster.count}x {cluster.core}{clock}, L1 {l1} ({cluster.l1_ways} ways), L2 {l2}"
+    cpus = ",".join(map(str, cluster.cpus))
+    return (
+        f"{cluster.count}x {cluster.core}{clock}, L1 {l1} ({cluster.l1_ways} ways), L2 {l2},"
+        f" CPU {cpus}"
+    )

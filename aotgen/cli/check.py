@@ -12,7 +12,7 @@ from aotgen.errors import UnsupportedError
 
 def check(
     model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx).", show_default=False
+        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
     ),
     shape: list[str] = typer.Option(
         [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
@@ -20,17 +20,20 @@ def check(
     dim: list[str] = typer.Option(
         [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
     ),
+    requant: str | None = typer.Option(
+        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
+    ),
 ) -> None:
     """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""
     from aotgen.api import load, optimise, target_of
-    from aotgen.options import CompileOptions
+    from aotgen.options import CompileOptions, as_requant
     from aotgen.schedule.plan import unsupported
     from aotgen.target.board import load_board
 
+    options = CompileOptions(requant=None if requant is None else as_requant(requant))
     try:
         with activity("reading the model"):
-            graph = load(model, parse_shapes(shape), parse_dims(dim))
-            options = CompileOptions()
+            graph = load(model, parse_shapes(shape), parse_dims(dim), requant=options.requant)
             optimise(graph, options)
             problems = unsupported(graph, target_of(load_board("host"), options))
             if problems:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +21,18 @@ from aotgen.ir.types import Array
 
 if TYPE_CHECKING:
     from aotgen.project import Project
+    from aotgen.runner.base import Runner
 
 PATIENCE_S = 1.0
 """What takes longer than this says what it is doing."""
 
-RUNNER_HELP = "local (this computer) or qemu (the board's emulator)."
+RUNNER_HELP = (
+    "local (this computer), qemu (the board's emulator), ssh://user@host[:port], or a Host of the"
+    " ssh configuration."
+)
 BOARD_HELP = "Path of the board, where it is none of ours."
+THREADS_HELP = "Threads of a run, at most those of `compile --threads`."
+CORES_HELP = "big, little or all: which cores to use, the fastest first."
 
 _MAX_DIM = 2**31 - 1
 _SAVEZ = "write it with numpy.savez(path, input=array), by the model's own names"
@@ -141,6 +147,28 @@ def open_project(folder: Path, board: str | None) -> Project:
     return Project(folder, load_board(board) if board is not None else None)
 
 
+@contextmanager
+def chosen_runner(spec: str | None, project: Project, shown: Activity) -> Iterator[Runner | None]:
+    """The runner that ``--runner`` names, closed afterwards; None leaves the choice to the project.
+
+    Args:
+        spec: the option's value.
+        project: that will run there.
+        shown: gets the progress of uploads.
+
+    Raises:
+        UsageError: there is no such runner.
+        ToolchainError: the board's emulator is not installed.
+    """
+    from aotgen.runner.select import runner_for
+
+    if spec is None:
+        yield None
+        return
+    with runner_for(spec, project.board, shown) as runner:
+        yield runner
+
+
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file.
 
@@ -177,27 +205,3 @@ def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
-    """Plain columns: the first ``left`` are flush left, the others flush right."""
-    cells = [list(header), *[[str(c) for c in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = []
-    for row in cells:
-        parts = [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
-
-
-def byte_text(count: int) -> str:
-    """A size for people: exact below 10 KB, else with the largest unit that leaves at least 1."""
-    if count < 10_000:
-        return f"{count} B"
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 1024:.1f} KiB"

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import typer
 
-from aotgen.cli.common import activity, byte_text, parse_dims, parse_shapes
+from aotgen.cli.common import activity, parse_dims, parse_shapes
 from aotgen.errors import UsageError
+from aotgen.report.text import byte_text
 
 
 def compile_(
     model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx).", show_default=False
+        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
     ),
     board: str = typer.Option("host", "--board", help="Name or path of a board."),
     output: Path = typer.Option(
@@ -40,22 +41,23 @@ def compile_(
     prefix: str | None = typer.Option(
         None, "--prefix", help="Of public symbols; default from the file name."
     ),
-    io_type: str = typer.Option("native", "--io-type", help="float or native.", hidden=True),
-    requant: str | None = typer.Option(None, "--requant", help="tflm or litert.", hidden=True),
+    io_type: str = typer.Option(
+        "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
+    ),
+    requant: str | None = typer.Option(
+        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
+    ),
     optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
     precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16.", hidden=True),
     force: bool = typer.Option(False, "--force", help="Replace a project that is already there."),
 ) -> None:
     """Compile MODEL for BOARD into a C project."""
     from aotgen import api
-    from aotgen.options import as_device, as_optimize, as_weights
+    from aotgen.options import as_device, as_io_type, as_optimize, as_requant, as_weights
 
     # Hidden from --help until they do something; refused in words until then.
     _not_yet("--journal", journal is not None)
-    _not_yet("--io-type float", _choice("--io-type", io_type, ("float", "native")) == "float")
-    _not_yet("--requant", requant is not None)
     _not_yet("--precision fp16", _choice("--precision", precision, ("fp32", "fp16")) == "fp16")
-    _not_yet("--threads above 1", threads > 1)
     with activity() as doing:
         project = api.compile(
             model,
@@ -70,6 +72,8 @@ def compile_(
             device=as_device(device),
             prefix=prefix,
             optimize=as_optimize(optimize),
+            requant=None if requant is None else as_requant(requant),
+            io_type=as_io_type(io_type),
             force=force,
             observer=_print_diff if show_passes else None,
             progress=doing,

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import typer
 
-from aotgen.cli.common import BOARD_HELP, RUNNER_HELP, activity, open_project, read_npz, write_npz
+from aotgen.cli.common import (
+    BOARD_HELP,
+    CORES_HELP,
+    RUNNER_HELP,
+    THREADS_HELP,
+    activity,
+    chosen_runner,
+    open_project,
+    read_npz,
+    write_npz,
+)
 from aotgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from aotgen.bench import Cores
 
 
 def run(
@@ -20,6 +34,8 @@ def run(
     ),
     runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
     board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
+    threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
+    cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
 ) -> None:
     """Run DIR once for each -i, -o pair: successive steps of one instance.
 
@@ -29,7 +45,7 @@ def run(
         raise UsageError(f"{len(inputs)} -i for {len(outputs)} -o", remedy="give them in pairs")
     project = open_project(folder, board)
     steps = [read_npz(path) for path in inputs]
-    with activity("building and running"):
-        results = project.run_steps(steps, runner)
+    with activity("building and running") as shown, chosen_runner(runner, project, shown) as place:
+        results = project.run_steps(steps, place, threads, cast("Cores | None", cores))
     for path, result in zip(outputs, results, strict=True):
         write_npz(path, result)

@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import typer
 
-from aotgen.cli.common import BOARD_HELP, RUNNER_HELP, activity, open_project, read_npz, table
+from aotgen.cli.common import (
+    BOARD_HELP,
+    CORES_HELP,
+    RUNNER_HELP,
+    THREADS_HELP,
+    activity,
+    chosen_runner,
+    open_project,
+    read_npz,
+)
+from aotgen.report.text import table
 
 if TYPE_CHECKING:
+    from aotgen.bench import Cores
     from aotgen.validate import LayerCheck, ValidateReport
 
 
 def validate(
     folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
-    inputs: Path | None = typer.Option(
-        None, "-i", "--input", help="Inputs (.npz); default are seeded random ones."
+    inputs: list[Path] = typer.Option(
+        [],
+        "-i",
+        "--input",
+        help="Inputs (.npz) of a step, one -i a step; default are seeded random ones.",
     ),
     runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
     board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
+    threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
+    cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
     per_layer: bool = typer.Option(
         False, "--per-layer", help="Also compare every layer and its weights."
     ),
@@ -28,9 +44,14 @@ def validate(
 ) -> None:
     """Compare the results of DIR with the reference interpreter; exit code 1 when they differ."""
     project = open_project(folder, board)
-    fed = read_npz(inputs) if inputs is not None else None
-    with activity("building and comparing"):
-        report = project.validate(fed, per_layer, runner)
+    fed = [read_npz(path) for path in inputs] or None
+    with (
+        activity("building and comparing") as shown,
+        chosen_runner(runner, project, shown) as place,
+    ):
+        report = project.validate(
+            fed, per_layer, place, threads=threads, cores=cast("Cores | None", cores)
+        )
     typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else _text(report))
     if not report.ok:
         raise typer.Exit(1)

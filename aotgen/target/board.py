@@ -35,8 +35,24 @@ ISA_CFLAGS: dict[str, tuple[str, ...]] = {
 """What a compiler needs to accept the intrinsics of an instruction set: named one by one and never
 ``-march=native``, so that the same model gives the same project on every computer."""
 
+FEATURE_CFLAGS: dict[str, str] = {"avx512_vnni": "-mavx512vnni"}
+"""Flags for features that a core may have beyond its instruction set's base."""
+
 FLOAT_CFLAGS = ("-ffp-contract=off",)
 """A multiply and an add fuse only where the code says so: the same numbers from every compiler."""
+
+HOST_FLOPS_PER_CYCLE: dict[Isa, int] = {
+    "scalar": 0,
+    "avx2": 32,
+    "avx512": 64,
+    "neon": 16,
+    "neon_armv7": 8,
+}
+"""Of a core with two multiply-add units of the instruction set's width (one in 32-bit ARM cores),
+as most have; plain C has no such bound."""
+
+HOST_VNNI_OPS = 256
+"""int8 operations a cycle of such a core with AVX-512 VNNI."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,10 @@ class Cluster:
         l1_bytes: L1 data cache of one core.
         l2_bytes: L2 cache of the cluster (of one core where it is private).
         l1_ways: associativity of the L1 data cache.
+        cpus: their numbers in Linux, as many as ``count``.
+        flops_per_cycle: most float32 operations of one core per cycle (a multiply-add is two),
+            0 when unknown.
+        int8_ops_per_cycle: the same of int8 products added up in int32.
     """
 
     core: str
@@ -58,6 +78,14 @@ class Cluster:
     l1_bytes: int
     l2_bytes: int
     l1_ways: int = 8
+    cpus: tuple[int, ...] = ()
+    flops_per_cycle: int = 0
+    int8_ops_per_cycle: int = 0
+
+    @property
+    def peak_gflops(self) -> float:
+        """Of one core in float32, GFLOP/s; 0 when its clock or its units are unknown."""
+        return self.clock_mhz * self.flops_per_cycle / 1000
 
 
 @dataclass(frozen=True)
@@ -78,7 +106,9 @@ class Board:
         gpu_preferred: whether ``--device auto`` takes it.
         extra_cflags: by compiler ("gcc", "clang"), beyond those of the instruction set.
         release_flags: optimisation flags of a Release build.
-        toolchain: CMake toolchain file, None for the host's own compiler.
+        toolchain: CMake toolchain file; None for the host's own compiler, or with a triple, for one
+            that ``toolchain_file.toolchain_text`` writes.
+        static: whether programs are linked statically, for a board with an old libc.
         emulator: argv that runs a program of the board on this computer; empty for none.
         default_runner: what ``--runner`` is when nobody says.
         folder: where its board.toml is.
@@ -97,6 +127,7 @@ class Board:
     extra_cflags: Mapping[str, tuple[str, ...]]
     release_flags: tuple[str, ...]
     toolchain: Path | None
+    static: bool
     emulator: tuple[str, ...]
     default_runner: str
     folder: Path
@@ -107,7 +138,8 @@ class Board:
         Args:
             compiler: "gcc" or "clang".
         """
-        return ISA_CFLAGS[self.isa] + self.extra_cflags.get(compiler, ()) + FLOAT_CFLAGS
+        more = tuple(FEATURE_CFLAGS[f] for f in self.features if f in FEATURE_CFLAGS)
+        return ISA_CFLAGS[self.isa] + more + self.extra_cflags.get(compiler, ()) + FLOAT_CFLAGS
 
     def target(
         self,
@@ -132,6 +164,7 @@ class Board:
             optimize=optimize,
             device=device,
             l1_ways=cluster.l1_ways,
+            features=frozenset(self.features),
         )
 
     @property
@@ -230,6 +263,12 @@ class _Table:
             raise UsageError(f"{self.path}: {key} must be a list of strings")
         return tuple(str(v) for v in values)
 
+    def numbers(self, key: str) -> tuple[int, ...]:
+        values = cast("list[object]", self._get(key, list, []))
+        if not all(type(v) is int and v >= 0 for v in values):
+            raise UsageError(f"{self.path}: {key} must be a list of numbers of at least 0")
+        return tuple(cast("list[int]", values))
+
     def table(self, key: str) -> _Table:
         return _Table(cast("dict[str, Any]", self._get(key, dict, {})), self.path)
 
@@ -273,6 +312,7 @@ def _parse(table: _Table, folder: Path) -> Board:
         },
         release_flags=cflags.words("release") or ("-O2",),
         toolchain=Path(toolchain) if toolchain else None,
+        static=table.flag("static"),
         emulator=table.table("emulator").words("argv"),
         default_runner=table.text("default_runner", "local"),
         folder=folder,
@@ -290,8 +330,13 @@ def _clusters(table: _Table, facts: HostFacts | None, isa: Isa) -> tuple[Cluster
                 l1_bytes=facts.l1_bytes,
                 l2_bytes=facts.l2_bytes,
                 l1_ways=facts.l1_ways,
+                cpus=facts.cpus,
+                flops_per_cycle=HOST_FLOPS_PER_CYCLE[isa],
+                int8_ops_per_cycle=HOST_VNNI_OPS if _has_vnni(table, facts, isa) else 0,
             ),
         )
+    found = table.tables("clusters")
+    cpus = _cpu_numbers(found)
     return tuple(
         Cluster(
             core=c.text("core"),
@@ -300,6 +345,38 @@ def _clusters(table: _Table, facts: HostFacts | None, isa: Isa) -> tuple[Cluster
             l1_bytes=c.number("l1_bytes"),
             l2_bytes=c.number("l2_bytes"),
             l1_ways=c.number("l1_ways", 8),
+            cpus=numbers,
+            flops_per_cycle=c.number("flops_per_cycle", 0),
+            int8_ops_per_cycle=c.number("int8_ops_per_cycle", 0),
         )
-        for c in table.tables("clusters")
+        for c, numbers in zip(found, cpus, strict=True)
     )
+
+
+def _has_vnni(table: _Table, facts: HostFacts, isa: Isa) -> bool:
+    return isa == "avx512" and "avx512_vnni" in (table.words("features") or facts.features)
+
+
+def _cpu_numbers(clusters: list[_Table]) -> list[tuple[int, ...]]:
+    """The CPUs of each cluster; where none are given, ARM's Linux counts the slowest ones first.
+
+    Raises:
+        UsageError: they are not as many as cores, or two clusters share one.
+    """
+    next_free, counted = 0, []
+    for cluster in reversed(clusters):
+        count = cluster.number("count")
+        counted.append(tuple(range(next_free, next_free + count)))
+        next_free += count
+    found = [
+        c.numbers("cpus") or numbers for c, numbers in zip(clusters, reversed(counted), strict=True)
+    ]
+    for cluster, cpus in zip(clusters, found, strict=True):
+        if len(cpus) != cluster.number("count"):
+            raise UsageError(f"{cluster.path}: a cluster has {len(cpus)} cpus and another count")
+    every = [cpu for cpus in found for cpu in cpus]
+    if len(set(every)) != len(every):
+        raise UsageError(
+            f"{clusters[0].path}: two clusters share a CPU", remedy="give each its own cpus"
+        )
+    return found

@@ -12,9 +12,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotgen.target.linux_files import Cache, data_caches, memory_bytes
 from aotgen.target.target import Isa
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+_AVX512_MORE = frozenset({"avx512_vnni"})
 _AVX2 = frozenset({"avx2", "fma"})
 _ARMV7 = frozenset({"neon", "vfpv4"})
 _ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv8l": "arm"}
@@ -31,7 +33,8 @@ class HostFacts:
         isa: widest instruction set that aotgen has kernels for.
         features: the CPU flags that decided on it, sorted.
         core: name for reports.
-        cores: CPUs this process may use.
+        cores: how many CPUs this process may use.
+        cpus: their numbers.
         clock_mhz: nominal clock, 0 when unknown.
         l1_bytes: L1 data cache of one core.
         l1_ways: its associativity.
@@ -49,35 +52,42 @@ class HostFacts:
     l1_ways: int
     l2_bytes: int
     ram_bytes: int
+    cpus: tuple[int, ...]
 
 
 def detect_host(root: Path = Path("/")) -> HostFacts:
     """The facts about this computer. ``root`` is where ``proc`` and ``sys`` are."""
-    info = _read(root / "proc/cpuinfo")
+
+    def read(path: str) -> str:
+        return _read(root / path.lstrip("/"))
+
+    info = read("/proc/cpuinfo")
     machine = platform.machine()
     flags = frozenset((_field(info, "flags") or _field(info, "Features")).split())
     isa, features = choose_isa(machine, flags)
-    l1 = _cache(root, 1)
-    l2 = _cache(root, 2)
+    caches = data_caches(read, cpu=0)
+    l1, l2 = (caches.get(level, Cache()) for level in (1, 2))
+    cpus = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (0,)
     return HostFacts(
         machine=machine,
         isa=isa,
         features=features,
-        core=_core_name(machine, isa),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        core=core_name(machine, isa),
+        cores=len(cpus),
         clock_mhz=round(float(_field(info, "cpu MHz") or 0)),
-        l1_bytes=_clamp(l1[0] or 32 * 1024, _L1_RANGE),
-        l1_ways=l1[1] or 8,
-        l2_bytes=_clamp(l2[0] or 512 * 1024, _L2_RANGE),
-        ram_bytes=_ram_bytes(_read(root / "proc/meminfo")),
+        l1_bytes=_clamp(l1.size or 32 * 1024, _L1_RANGE),
+        l1_ways=l1.ways or 8,
+        l2_bytes=_clamp(l2.size or 512 * 1024, _L2_RANGE),
+        ram_bytes=memory_bytes(read("/proc/meminfo")).get("MemTotal", 0),
+        cpus=cpus,
     )
 
 
 def choose_isa(machine: str, flags: frozenset[str]) -> tuple[Isa, tuple[str, ...]]:
-    """The widest instruction set that the CPU flags allow, and the flags it needs."""
+    """The widest instruction set that the CPU flags allow, and the flags it needs or can use."""
     if machine in ("x86_64", "AMD64"):
         if flags >= _AVX512 | _AVX2:
-            return "avx512", tuple(sorted(_AVX512 | _AVX2))
+            return "avx512", tuple(sorted(_AVX512 | _AVX2 | (flags & _AVX512_MORE)))
         if flags >= _AVX2:
             return "avx2", tuple(sorted(_AVX2))
     if machine in ("aarch64", "arm64"):
@@ -98,31 +108,11 @@ def host_runs(isa: Isa) -> bool:
     return isa in ("scalar", here) or (isa, here) == ("avx2", "avx512")
 
 
-def _core_name(machine: str, isa: Isa) -> str:
+def core_name(machine: str, isa: Isa) -> str:
+    """What reports call a core of which no more is known than its instruction set."""
     if machine in ("x86_64", "AMD64"):
         return {"avx512": "x86-64-v4", "avx2": "x86-64-v3"}.get(isa, "x86-64")
     return machine or "generic"
-
-
-def _cache(root: Path, level: int) -> tuple[int, int]:
-    """(bytes, ways) of CPU 0's data or unified cache of a level; zeros when sysfs does not tell."""
-    folder = root / "sys/devices/system/cpu/cpu0/cache"
-    for index in sorted(folder.glob("index*")):
-        if _read(index / "level").strip() != str(level):
-            continue
-        if _read(index / "type").strip() not in ("Data", "Unified"):
-            continue
-        size = re.fullmatch(r"(\d+)([KM]?)", _read(index / "size").strip())
-        ways = _read(index / "ways_of_associativity").strip()
-        if size:
-            unit = {"": 1, "K": 1024, "M": 1024 * 1024}[size[2]]
-            return int(size[1]) * unit, int(ways) if ways.isdigit() else 0
-    return 0, 0
-
-
-def _ram_bytes(meminfo: str) -> int:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
 
 
 def _field(cpuinfo: str, name: str) -> str:

@@ -41,6 +41,8 @@ class Target:
         optimize: what plan prefers.
         device: where kernels run.
         l1_ways: associativity of the L1 data cache.
+        features: what the cores have beyond the instruction set, as /proc/cpuinfo spells it
+            ("avx512_vnni").
     """
 
     isa: Isa
@@ -51,6 +53,7 @@ class Target:
     optimize: Literal["speed", "ram", "flash"] = "speed"
     device: Literal["cpu", "gpu"] = "cpu"
     l1_ways: int = 8
+    features: frozenset[str] = frozenset()
 
     @property
     def vl(self) -> int:

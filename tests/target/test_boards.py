@@ -154,6 +154,18 @@ def test_isa_from_cpu_flags() -> None:
     assert choose_isa("riscv64", frozenset())[0] == "scalar"
 
 
+def test_vnni_where_the_cpu_has_it(tmp_path: Path) -> None:
+    """A feature beyond the instruction set: a compiler flag, and what templates see."""
+    avx512 = frozenset({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    assert "avx512_vnni" in choose_isa("x86_64", avx512 | {"avx512_vnni", "avx512_bf16"})[1]
+    assert "avx512_vnni" not in choose_isa("x86_64", avx512)[1]
+    text = 'extends = "host"\nisa = "avx512"\nfeatures = ["avx512f"{}]\n'
+    plain = load_board(_board(tmp_path / "plain", text.format("")))
+    vnni = load_board(_board(tmp_path / "vnni", text.format(', "avx512_vnni"')))
+    assert "-mavx512vnni" in vnni.cflags() and "-mavx512vnni" not in plain.cflags()
+    assert "avx512_vnni" in vnni.target().features
+
+
 def test_architectures_are_spelled_as_in_triples() -> None:
     assert [architecture(m) for m in ("armv7l", "armv8l", "aarch64")] == ["arm", "arm", "aarch64"]
     assert architecture("armv6l") == "armv6l"  # runs no ARMv7 program
