@@ -14,6 +14,7 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 from aotgen.api import compile, load
+from aotgen.bench import BenchResult
 from aotgen.errors import (
     AotgenError,
     BoardError,
@@ -26,7 +27,7 @@ from aotgen.errors import (
     UsageError,
 )
 from aotgen.options import CompileOptions
-from aotgen.project import BenchResult, Project
+from aotgen.project import Project
 from aotgen.target.board import Board, list_boards, load_board
 from aotgen.target.target import Target
 from aotgen.validate import ValidateReport

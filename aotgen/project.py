@@ -7,18 +7,16 @@ computer also runs in this process, through its shared library.
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from aotgen.bench import BenchInterrupted, BenchOptions, BenchResult, Cores, measure
 from aotgen.errors import BoardError, UsageError
 from aotgen.ir.types import Array
 from aotgen.manifest import Manifest, read_manifest
@@ -35,61 +33,6 @@ Tensors = Mapping[str, Array]
 RunnerSpec = str | Runner | None
 
 WEIGHTS_FILE = Path("src") / "weights.bin"
-
-_REPEAT_MS = 50.0
-_CALIBRATION_RUNS = 3
-
-
-@dataclass(frozen=True)
-class LayerTime:
-    """Median time of one kernel call in milliseconds."""
-
-    layer: int
-    name: str
-    ms: float
-
-
-@dataclass(frozen=True)
-class BenchResult:
-    """How long one run of the model takes; ``times_ms`` has means of ``number`` runs each."""
-
-    times_ms: tuple[float, ...]
-    number: int
-    runner: str
-    layers: tuple[LayerTime, ...] = ()
-
-    @property
-    def median_ms(self) -> float:
-        return statistics.median(self.times_ms)
-
-    @property
-    def min_ms(self) -> float:
-        return min(self.times_ms)
-
-    @property
-    def mean_ms(self) -> float:
-        return statistics.fmean(self.times_ms)
-
-    @property
-    def std_ms(self) -> float:
-        return statistics.pstdev(self.times_ms)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {
-            "median_ms": self.median_ms,
-            "min_ms": self.min_ms,
-            "mean_ms": self.mean_ms,
-            "std_ms": self.std_ms,
-            "number": self.number,
-            "repeat": len(self.times_ms),
-            "runner": self.runner,
-            "times_ms": list(self.times_ms),
-            "layers": [asdict(layer) for layer in self.layers],
-        }
-
-    def __str__(self) -> str:
-        return f"Mean inference time (std dev): {self.mean_ms:.2f} ms ({self.std_ms:.2f} ms)"
 
 
 class Project:
@@ -163,44 +106,64 @@ class Project:
 
         return build_project(self.info, self.board, build_type, compiler, shared)
 
-    def run(self, inputs: Tensors, runner: RunnerSpec = None) -> dict[str, Array]:
+    def run(
+        self,
+        inputs: Tensors,
+        runner: RunnerSpec = None,
+        threads: int = 1,
+        cores: Cores | None = None,
+    ) -> dict[str, Array]:
         """Run the model once, on a fresh instance.
 
         Args:
             inputs: by the model's own names, in the file's own layout.
             runner: None runs a project for this computer in this process, and any other by the
                 board's default runner.
+            threads: that share a run, at most those that the project was compiled for; results do
+                not depend on them.
+            cores: on which of the board's cores, the fastest first; None leaves that to the run
+                program, and in this process to the system.
 
         Returns:
             The outputs, likewise.
 
         Raises:
-            UsageError: an input is missing, unknown, or of the wrong shape or type.
+            UsageError: an input is missing, unknown, or of the wrong shape or type; the project was
+                not compiled for so many threads.
             ToolchainError: the project does not build.
             BoardError: the program or the board fails.
         """
-        return self.run_steps([inputs], runner)[0]
+        return self.run_steps([inputs], runner, threads, cores)[0]
 
     def run_steps(
-        self, steps: Sequence[Tensors], runner: RunnerSpec = None
+        self,
+        steps: Sequence[Tensors],
+        runner: RunnerSpec = None,
+        threads: int = 1,
+        cores: Cores | None = None,
     ) -> list[dict[str, Array]]:
         """Run successive steps on one instance: a model's state carries over. See ``run``."""
         checked = [self.info.checked_inputs(step) for step in steps]
-        if runner is None and self.board.runs_here:
-            instance = self.instance()
-            return [instance.step(step) for step in steps]
-        return self._run_program(checked, runner)[0]
+        if runner is None and cores is None and self.board.runs_here:
+            instance = self.instance(threads)
+            try:
+                return [instance.step(step) for step in steps]
+            finally:
+                instance.close()
+        return self._run_program(checked, runner, self._threads_arguments(threads, cores))[0]
 
-    def instance(self) -> Instance:
-        """A new instance of the model in this process, with its own memory; builds when needed.
+    def instance(self, threads: int = 1) -> Instance:
+        """A new instance of the model in this process, with its own memory and threads; builds
+        when needed.
 
         Raises:
-            UsageError: the project is for another kind of computer.
+            UsageError: the project is for another kind of computer, or for fewer threads.
             BoardError: this computer lacks its instruction set.
             ToolchainError: it does not build.
         """
         from aotgen.runner.instance import Instance
 
+        self._check_threads(threads)
         if not self.board.runs_here:
             raise UsageError(
                 f"board {self.board.name} is not this computer", remedy="use a runner (qemu)"
@@ -210,7 +173,28 @@ class Project:
                 f"this computer lacks {self.info.isa}, which {self.folder} was compiled for",
                 remedy="compile it for a board such as host-scalar",
             )
-        return Instance(self._loaded(), self.info, self._weights())
+        return Instance(self._loaded(), self.info, self._weights(), threads)
+
+    def _check_threads(self, threads: int) -> None:
+        """
+        Raises:
+            UsageError: the project was not compiled for so many.
+        """
+        most = self.info.api.threads
+        if not 1 <= threads <= most:
+            raise UsageError(
+                f"{self.folder} was compiled for runs of {'1' if most == 1 else f'1 to {most}'}"
+                f" thread{'s' if most > 1 else ''}, not {threads}",
+                remedy="compile the model again with --threads N, the most that a run may use",
+            )
+
+    def _threads_arguments(self, threads: int, cores: Cores | None) -> list[Argument]:
+        """What tells the run program its threads; nothing where it would do so by itself."""
+        self._check_threads(threads)
+        if cores is not None and cores not in get_args(Cores):
+            raise UsageError(f"--cores {cores!r} does not exist", remedy="use big, little or all")
+        given: list[Argument] = ["--threads", str(threads)] if threads > 1 else []
+        return [*given, *(["--cores", cores] if cores is not None else [])]
 
     def _loaded(self) -> Library:
         """The shared library, built and loaded again when a source has changed.
@@ -265,6 +249,10 @@ class Project:
         runner: RunnerSpec = None,
         profile: bool = False,
         cooldown: float = 0.0,
+        threads: int = 1,
+        cores: Cores | None = None,
+        governor: bool = True,
+        sysfs_root: str | None = None,
     ) -> BenchResult:
         """Time the model with its bench program.
 
@@ -274,55 +262,62 @@ class Project:
             warmup: runs before.
             runner: as ``run``, but always through the program.
             profile: also time every layer.
-            cooldown: seconds to wait between the build and the measurement.
+            cooldown: seconds to wait at most until the board is as cool as it was before the first
+                measurement, and always when it has no thermometer.
+            threads: of a run, at most those that the project was compiled for.
+            cores: which to use, the fastest first; None leaves it to the program.
+            governor: set the CPUs' frequency governor to "performance" meanwhile.
+            sysfs_root: where the board's sys/ is, for tests.
 
         Raises:
+            BenchInterrupted: the measurement broke off; the error has what was measured.
             UsageError, ToolchainError, BoardError: see ``run``.
         """
-        for name, value, least in (
-            ("number", number, 1),
-            ("repeat", repeat, 1),
-            ("warmup", warmup, 0),
-        ):
-            if value is not None and value < least:
-                raise UsageError(f"{name} must be at least {least}, not {value}")
+        options = BenchOptions(
+            number, repeat, warmup, cores, profile, cooldown, governor, sysfs_root
+        )
+        return self.bench_each([threads], options, runner)[0]
+
+    def bench_each(
+        self, threads: Sequence[int], options: BenchOptions, runner: RunnerSpec = None
+    ) -> list[BenchResult]:
+        """``bench`` with one number of threads after the other, over one connection."""
+        options.check(threads, self.info.options.threads)
         program = self._build_only("bench").program("bench")
+        results: list[BenchResult] = []
         with self._runner(runner) as place:
             place.deploy(program)
-            time.sleep(cooldown)
             extra = self._weights_arguments()
-            if number is None:
-                first = place.time(
-                    program, number=1, repeat=_CALIBRATION_RUNS, warmup=1, arguments=extra
-                )
-                number = max(1, round(_REPEAT_MS / max(min(first.times_ms), 1e-6)))
-            timing = place.time(
-                program,
-                number=number,
-                repeat=repeat,
-                warmup=warmup,
-                profile=profile,
-                arguments=extra,
-            )
-            layers = tuple(
-                LayerTime(int(e["layer"]), str(e["name"]), float(e["ms"])) for e in timing.layers
-            )
-            return BenchResult(timing.times_ms, number, place.name, layers)
+            try:
+                for result in measure(
+                    self.info, self.board, place, program, extra, threads, options
+                ):
+                    results.append(result)
+            except BoardError as error:
+                if not results:
+                    raise
+                raise BenchInterrupted(error, results, options.repeat) from error
+        return results
 
     def validate(
         self,
-        inputs: Tensors | None = None,
+        inputs: Tensors | Sequence[Tensors] | None = None,
         per_layer: bool = False,
         runner: RunnerSpec = None,
         tolerance: float | None = None,
+        threads: int = 1,
+        cores: Cores | None = None,
     ) -> ValidateReport:
         """Compare the built project with the reference interpreter on its model file.
 
         Args:
-            inputs: None takes seeded random ones.
+            inputs: of one step, or of successive steps of one instance; None takes seeded random
+                ones, several steps where the model keeps state.
             per_layer: also compare what every kernel call computes, and the weights' checksums.
             runner: as ``bench``.
             tolerance: largest max|a-b| / max|b| of an output that passes; None is 1e-4.
+            threads: as ``run``.
+            cores: as ``run``.
 
         Raises:
             UsageError, ToolchainError, BoardError: see ``run``.
@@ -330,18 +325,26 @@ class Project:
         from aotgen.validate import DEFAULT_TOLERANCE, validate
 
         limit = DEFAULT_TOLERANCE if tolerance is None else tolerance
-        return validate(self, inputs, per_layer, runner, limit)
+        steps = [inputs] if isinstance(inputs, Mapping) else inputs
+        # One runner for all programs: a connection is dear.
+        with nullcontext() if runner is None else self._runner(runner) as place:
+            return validate(self, steps, per_layer, place, limit, threads, cores)
 
     def run_traced(
-        self, inputs: Tensors, runner: RunnerSpec = None
-    ) -> tuple[dict[str, Array], bytes]:
-        """Run once through the run program.
+        self,
+        steps: Sequence[Tensors],
+        runner: RunnerSpec = None,
+        threads: int = 1,
+        cores: Cores | None = None,
+    ) -> tuple[list[dict[str, Array]], bytes]:
+        """Run successive steps on one instance through the run program.
 
         Returns:
-            The outputs, and the trace file (see ``aotgen.validate.parse_trace``).
+            The outputs of each step, and the trace file (see ``aotgen.validate.parse_trace``).
         """
-        outputs, trace = self._run_program([self.info.checked_inputs(inputs)], runner, trace=True)
-        return outputs[0], trace
+        checked = [self.info.checked_inputs(step) for step in steps]
+        more = self._threads_arguments(threads, cores)
+        return self._run_program(checked, runner, more, trace=True)
 
     def call_run_program(self, arguments: Sequence[Argument], runner: RunnerSpec = None) -> str:
         """What ``<prefix>_run`` prints on stdout when called with ``arguments``."""
@@ -351,13 +354,17 @@ class Project:
             return place.run(program, [*arguments, *self._weights_arguments()]).stdout
 
     def _run_program(
-        self, steps: Sequence[Sequence[Array]], runner: RunnerSpec, trace: bool = False
+        self,
+        steps: Sequence[Sequence[Array]],
+        runner: RunnerSpec,
+        more: Sequence[Argument] = (),
+        trace: bool = False,
     ) -> tuple[list[dict[str, Array]], bytes]:
         with tempfile.TemporaryDirectory(prefix="aotgen-") as name:
             folder = Path(name)
             fed, got, seen = folder / "in.bin", folder / "out.bin", folder / "trace.bin"
             fed.write_bytes(b"".join(a.tobytes() for step in steps for a in step))
-            arguments: list[Argument] = ["--in", Upload(fed), "--out", Download(got)]
+            arguments: list[Argument] = ["--in", Upload(fed), "--out", Download(got), *more]
             if trace:
                 arguments += ["--trace", Download(seen)]
             self.call_run_program(arguments, runner)

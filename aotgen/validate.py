@@ -4,13 +4,13 @@ The project carries the model file it was compiled from. Outputs are compared wi
 interpreted as it was read, before any pass but legalize_f16, which says where a model rounds to
 fp16; layers with the same model after the passes of the project's own options. A layer's weights
 are also compared by checksum, since a changed bit of a weight may be too small to see in the
-results.
+results. A model with state is compared over several steps of one instance; the worst one counts.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,17 @@ from aotgen.errors import BoardError
 from aotgen.ir.types import Array
 from aotgen.manifest import Layer, Manifest
 from aotgen.runner.base import json_line
+from aotgen.te.compute import int_range
 
 if TYPE_CHECKING:
+    from aotgen.bench import Cores
     from aotgen.ir.graph import Graph, Value
     from aotgen.project import Project, RunnerSpec
 
 DEFAULT_TOLERANCE = 1e-4
-MODEL_FILE = Path("test") / "model.onnx"
+
+STEPS = 4
+"""Successive steps that are compared of a model with state, unless inputs are given."""
 
 _INPUT_SEED = 20240229
 
@@ -116,70 +120,97 @@ class ValidateReport:
         }
 
 
+def model_file(folder: Path) -> Path:
+    """The model that the project in ``folder`` was compiled from."""
+    tflite = folder / "test" / "model.tflite"
+    return tflite if tflite.is_file() else folder / "test" / "model.onnx"
+
+
 def validate(
     project: Project,
-    inputs: Mapping[str, Array] | None,
+    inputs: Sequence[Mapping[str, Array]] | None,
     per_layer: bool,
     runner: RunnerSpec,
     tolerance: float,
+    threads: int = 1,
+    cores: Cores | None = None,
 ) -> ValidateReport:
-    """See ``Project.validate``."""
-    from aotgen.frontend import load
+    """See ``Project.validate``; ``inputs`` are successive steps."""
+    from aotgen.api import load_for
     from aotgen.ir import interpreter
     from aotgen.passes.legalize_f16 import LegalizeF16
     from aotgen.passes.pipeline import run_passes
 
     info = project.info
-    graph = load(project.folder / MODEL_FILE, shapes=info.options.shapes, dims=info.options.dims)
+    graph = load_for(model_file(project.folder), info.options)
     LegalizeF16().run(graph)
-    ordered = info.checked_inputs(inputs if inputs is not None else random_inputs(info))
-    feeds = {t.name: a for t, a in zip(info.inputs, ordered, strict=True)}
-    if inputs is None:
-        feeds, expected = interpreter.run_drawn(graph, feeds)
-    else:
-        expected = interpreter.run(graph, feeds)
+    drawn = random_inputs(info, STEPS if graph.states else 1) if inputs is None else inputs
+    instance = interpreter.Instance(graph)
+    steps: list[dict[str, Array]] = []
+    expected: list[dict[str, Array]] = []
+    for given in drawn:
+        ordered = info.checked_inputs(given)
+        feeds = {t.name: a for t, a in zip(info.inputs, ordered, strict=True)}
+        if inputs is None:
+            feeds, outputs = interpreter.run_drawn(instance, feeds)
+        else:
+            outputs = instance.step(feeds)
+        steps.append(feeds)
+        expected.append(outputs)
     if not per_layer:
-        got = project.run_steps([feeds], runner)[0]
+        got = project.run_steps(steps, runner, threads, cores)
         return ValidateReport(_compare_outputs(info, got, expected), (), tolerance)
-    got, trace = project.run_traced(feeds, runner)
+    got, trace = project.run_traced(steps, runner, threads, cores)
     crcs = weight_crcs(project.call_run_program(["--crc"], runner))
     values = _layer_values(
         run_passes(graph, opt_level=info.options.opt_level, disabled=info.options.disabled_passes),
         info,
-        feeds,
+        steps,
     )
     layers = _compare_layers(info, values, parse_trace(trace), crcs, tolerance)
     return ValidateReport(_compare_outputs(info, got, expected), layers, tolerance)
 
 
-def _layer_values(graph: Graph, info: Manifest, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """What the interpreter computes for the outputs of layers, by name."""
+def _layer_values(
+    graph: Graph, info: Manifest, steps: Sequence[Mapping[str, Array]]
+) -> list[dict[str, Array]]:
+    """For each step what the interpreter computes for the outputs of layers, by name."""
     from aotgen.ir import interpreter
 
     wanted = {name for layer in info.layers for name in layer.outputs}
-    values: dict[str, Array] = {}
+    found: list[dict[str, Array]] = []
 
     def keep(value: Value, array: Array) -> None:
         if value.name in wanted:
-            values[value.name] = array
+            found[-1][value.name] = array
 
-    interpreter.run(graph, feeds, observe=keep)
-    return values
+    instance = interpreter.Instance(graph)
+    for feeds in steps:
+        found.append({})
+        instance.step(feeds, observe=keep)
+    return found
 
 
-def random_inputs(info: Manifest) -> dict[str, Array]:
-    """Seeded inputs: floats from a standard normal distribution, integers and booleans 0 or 1.
+def random_inputs(info: Manifest, steps: int = 1) -> list[dict[str, Array]]:
+    """Seeded inputs of each step: floats from a standard normal distribution, quantized integers
+    over their whole range, other integers and booleans 0 or 1.
 
     Integers stay small because they may be indices.
     """
     rng = np.random.default_rng(_INPUT_SEED)
-    inputs: dict[str, Array] = {}
-    for tensor in info.inputs:
-        if tensor.dtype.is_float:
-            inputs[tensor.name] = rng.standard_normal(tensor.shape).astype(tensor.numpy)
-        else:
-            inputs[tensor.name] = rng.integers(0, 2, tensor.shape).astype(tensor.numpy)
-    return inputs
+    drawn: list[dict[str, Array]] = []
+    for _ in range(steps):
+        inputs: dict[str, Array] = {}
+        for tensor in info.inputs:
+            if tensor.dtype.is_float:
+                inputs[tensor.name] = rng.standard_normal(tensor.shape).astype(tensor.numpy)
+            elif tensor.quantized:
+                lo, hi = int_range(tensor.dtype)
+                inputs[tensor.name] = rng.integers(lo, hi + 1, tensor.shape).astype(tensor.numpy)
+            else:
+                inputs[tensor.name] = rng.integers(0, 2, tensor.shape).astype(tensor.numpy)
+        drawn.append(inputs)
+    return drawn
 
 
 def difference(name: str, got: Array, expected: Array) -> Difference:
@@ -245,14 +276,23 @@ def weight_crcs(stdout: str) -> dict[int, str]:
 
 
 def _compare_outputs(
-    info: Manifest, got: Mapping[str, Array], expected: Mapping[str, Array]
+    info: Manifest,
+    got: Sequence[Mapping[str, Array]],
+    expected: Sequence[Mapping[str, Array]],
 ) -> tuple[Difference, ...]:
-    return tuple(difference(t.name, got[t.name], expected[t.name]) for t in info.outputs)
+    """For each output the largest difference of any step."""
+    return tuple(
+        max(
+            (difference(t.name, a[t.name], b[t.name]) for a, b in zip(got, expected, strict=True)),
+            key=lambda d: d.relative,
+        )
+        for t in info.outputs
+    )
 
 
 def _compare_layers(
     info: Manifest,
-    values: Mapping[str, Array],
+    values: Sequence[Mapping[str, Array]],
     trace: list[TraceRecord],
     crcs: Mapping[int, str],
     tolerance: float,
@@ -261,23 +301,26 @@ def _compare_layers(
 
     Args:
         info: manifest of the project.
-        values: by name, what the interpreter computes for every value of the optimised graph.
-        trace: of one step.
+        values: for each step, by name what the interpreter computes for every value of the
+            optimised graph.
+        trace: of these steps.
         crcs: from the linked weights.
         tolerance: see ``ValidateReport``.
     """
-    traced: dict[int, list[TraceRecord]] = {}
+    traced: dict[tuple[int, int], list[TraceRecord]] = {}
     for record in trace:
-        if record.step == 0:
-            traced.setdefault(record.layer, []).append(record)
+        traced.setdefault((record.step, record.layer), []).append(record)
     # Several copies may each write a part of one concatenation: the last one completes it.
     last = {name: layer.index for layer in info.layers for name in layer.outputs}
     checks = []
     for layer in info.layers:
         found = [
-            _difference_of(name, record, values[name])
-            for name, record in zip(layer.outputs, traced.get(layer.index, ()), strict=False)
-            if name in values and last[name] == layer.index
+            _difference_of(name, record, known[name])
+            for step, known in enumerate(values)
+            for name, record in zip(
+                layer.outputs, traced.get((step, layer.index), ()), strict=False
+            )
+            if name in known and last[name] == layer.index
         ]
         checks.append(_check_layer(layer, found, crcs, tolerance))
     return tuple(checks)

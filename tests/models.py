@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -39,3 +41,18 @@ def two_layers() -> onnx.ModelProto:
         helper.make_node("MatMul", ["r", "w2"], ["y"], "second"),
     ]
     return model(nodes, {"x": (2, 8)}, {"y": (2, 4)}, constants)
+
+
+def flip_weight_bit(project: Path, layer: int) -> None:
+    """Change the lowest bit of one weight of ``two_layers``: too little to see in the results.
+
+    Args:
+        project: folder of a project of that model.
+        layer: 0 for the first of its layers, 1 for the second.
+    """
+    path = project / "src" / "weights.bin"
+    data = bytearray(path.read_bytes())
+    name = ("w1", "w2")[layer]
+    (weights,) = (w for w in two_layers().graph.initializer if w.name == name)
+    data[data.index(numpy_helper.to_array(weights)[0, 0].tobytes())] ^= 1
+    path.write_bytes(bytes(data))

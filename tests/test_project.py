@@ -107,13 +107,7 @@ def test_a_changed_weight_bit_is_named(victim: int, model_file: Path, tmp_path: 
     project = aotgen.compile(model_file, output=tmp_path / "p")
     weighted = [layer for layer in project.info.layers if layer.weights_crc]
     assert len(weighted) == 2
-    path = project.folder / "src" / "weights.bin"
-    data = bytearray(path.read_bytes())
-    rng = np.random.default_rng(3)
-    w1, _, w2 = (rng.standard_normal(s, np.float32) for s in ((8, 16), 16, (16, 4)))
-    at = data.index((w1, w2)[victim][0, 0].tobytes())
-    data[at] ^= 1
-    path.write_bytes(bytes(data))
+    models.flip_weight_bit(project.folder, victim)
     report = project.validate(per_layer=True)
     assert not report.ok
     assert report.first_bad_layer is not None

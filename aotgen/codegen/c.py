@@ -8,125 +8,40 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aotgen.codegen.c_text import COLUMNS
+from aotgen.codegen.c_text import COLUMNS, c_escape, comment_safe
 from aotgen.codegen.environment import render
-from aotgen.codegen.names import Namer, shorten
+from aotgen.codegen.names import shorten
 from aotgen.codegen.program import Function, Layer, Operand, Program
+from aotgen.codegen.sharing import core_table, meetings, pool_bytes, threads_of
+from aotgen.codegen.tensors import Tensor, tensors
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Value
-from aotgen.ir.types import Array, DType
+from aotgen.ir.types import Array
+from aotgen.memory.states import StateSlot, fill_byte, state_bytes
 from aotgen.memory.storage import Placement, Storage
 from aotgen.schedule.base import Kernel
+from aotgen.target.board import Cluster
 
 POINTER_BYTES = 8
 """Of the widest targets: what a context is at most sized for."""
+
+REPEAT_MS = 50
+"""How long a repeat of the bench program takes when nobody says how many runs it has."""
 
 KERNELS_PER_FILE = 6
 """Kernels of one template in one file: enough to read, few enough that files compile side by side.
 """
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A graph input or output as the public header names it."""
-
-    role: str
-    number: int
-    label: str
-    value: Value
-    c_name: str
-    slot: int
-    block_offset: int
-
-    @property
-    def ctype(self) -> str:
-        return self.value.dtype.c
-
-    @property
-    def macro(self) -> str:
-        return f"{self.role.upper()}_{self.c_name.upper()}"
-
-    @property
-    def variable(self) -> str:
-        return f"{'in' if self.role == 'input' else 'out'}_{self.c_name}"
-
-    @property
-    def elements(self) -> int:
-        return self.value.type.numel
-
-    @property
-    def bytes(self) -> int:
-        return self.value.type.nbytes
-
-    @property
-    def dims(self) -> str:
-        return "][".join(str(d) for d in self.value.shape) or "1"
-
-    @property
-    def kind(self) -> str:
-        """How the tools treat it: as float, double, fp16, or as bytes."""
-        kinds = {DType.F32: "f", DType.F64: "d", DType.F16: "h"}
-        return kinds.get(self.value.dtype, "i")
-
-    @property
-    def what(self) -> str:
-        """Its C type, and what the type does not tell."""
-        return f"{self.ctype} (bits of fp16)" if self.value.dtype is DType.F16 else self.ctype
-
-    @property
-    def escaped(self) -> str:
-        return c_escape(self.label)
-
-
-def c_escape(text: str) -> str:
-    """``text`` for a C string literal: printable ASCII, all else as octal escapes of its UTF-8
-    bytes.
-    """
-    out = []
-    for byte in text.encode("utf-8", "surrogatepass"):
-        char = chr(byte)
-        plain = 32 <= byte < 127 and char not in '"\\?'
-        out.append(char if plain else f"\\{byte:03o}")
-    return "".join(out)
-
-
-def comment_safe(text: str) -> str:
-    """``text`` for a C comment: one line of printable ASCII that cannot end the comment or continue
-    the line.
-    """
-    flat = "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
-    return flat.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
-
-
-def tensors(program: Program) -> tuple[list[Tensor], list[Tensor]]:
-    """The graph's inputs and outputs with C names that are unique among each other."""
-    graph = program.graph
-    inputs = _tensors(program, "input", graph.inputs, [v.name for v in graph.inputs])
-    names = graph.output_names or [v.name for v in graph.outputs]
-    return inputs, _tensors(program, "output", graph.outputs, names)
-
-
-def _tensors(program: Program, role: str, values: list[Value], labels: list[str]) -> list[Tensor]:
-    namer = Namer(32)
-    result: list[Tensor] = []
-    offset = 0
-    for number, (value, label) in enumerate(zip(values, labels, strict=True)):
-        place = program.placements.get(value.name)
-        slot = program.offsets[place.storage] if place is not None else 0
-        c_name = namer.name(label, f"{role}{number}")
-        result.append(Tensor(role, number, label, value, c_name, slot, offset))
-        offset += -(-max(value.type.nbytes, 1) // 64) * 64
-    return result
-
-
 class Printer:
     """Prints one Program under a prefix."""
 
-    def __init__(self, program: Program, prefix: str, version: str, model: str) -> None:
+    def __init__(
+        self, program: Program, prefix: str, version: str, model: str, requant: str
+    ) -> None:
         self.program = program
         self.inputs, self.outputs = tensors(program)
         self.base: dict[str, Any] = {
@@ -134,11 +49,15 @@ class Printer:
             "P": prefix.upper(),
             "version": version,
             "model": comment_safe(model),
+            "requant": requant,
             "inputs": self.inputs,
             "outputs": self.outputs,
             "gpu": program.target.device == "gpu",
+            "threads": threads_of(program),
+            "pool_bytes": pool_bytes(threads_of(program)),
             "arena_bytes": program.arena.bytes,
-            "state_bytes": 0,
+            "state_bytes": state_bytes(program.states),
+            "states": [self.state_context(i, slot) for i, slot in enumerate(program.states)],
             "weights_bytes": len(program.weights),
             "ctx_bytes": POINTER_BYTES * (10 + len(program.functions)),
         }
@@ -150,20 +69,34 @@ class Printer:
     def label(self, layer: Layer) -> str:
         return f"L{layer.index:02d}"
 
-    def storage_base(self, storage: Storage) -> tuple[str, int]:
-        """(C expression of a pointer to the storage's elements, or "" for the arena; byte offset in
-        the arena).
+    def state_context(self, index: int, slot: StateSlot) -> dict[str, Any]:
+        """What the templates print of a state variable: where it lies, and what it starts from: one
+        byte all over, or a constant of the weights.
         """
-        if storage.kind == "arena":
-            return "", self.program.offsets[storage]
+        value = slot.state.value
+        return {
+            "name": comment_safe(value.name),
+            "what": f"{value.dtype.c}{_dims(value.shape)}",
+            "offset": slot.offset,
+            "bytes": slot.bytes,
+            "fill": fill_byte(slot.state.initial),
+            "weights_macro": f"W_STATE{index}",
+        }
+
+    def storage_base(self, storage: Storage) -> tuple[str, int]:
+        """(C expression of a pointer to the storage's elements, or the macro of the arena or the
+        state buffer; byte offset there).
+        """
+        if storage.kind in ("arena", "state"):
+            return storage.kind.upper(), self.program.offsets[storage]
         return self.external[storage.root.name].variable, 0
 
     def pointer(self, place: Placement, offset: int, const: bool) -> str:
         """C expression for element ``offset`` of a storage."""
         base, start = self.storage_base(place.storage)
         ctype = f"const {place.storage.root.dtype.c}" if const else place.storage.root.dtype.c
-        if not base:
-            return f"ARENA({ctype}, {start + offset * place.storage.root.dtype.size})"
+        if place.storage.kind in ("arena", "state"):
+            return f"{base}({ctype}, {start + offset * place.storage.root.dtype.size})"
         if offset == 0:
             return base
         return f"{base} + {offset}" if offset > 0 else f"{base} - {-offset}"
@@ -176,14 +109,22 @@ class Printer:
             ctype = re.sub(r"\b(const|restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
             return f"WEIGHTS({ctype}, {self.weight_macro(layer, arg.const.role)})"
         ctype = re.sub(r"\b(restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
+        if layer.shared:
+            return f"SCRATCH({ctype}, {operand.offset}, {layer.kernel.scratch_bytes})"
         return f"ARENA({ctype}, {operand.offset})"
 
     def weight_macro(self, layer: Layer, role: str) -> str:
         return shorten(f"W_{self.label(layer)}_{role.upper()}", 60)
 
     def weight_table(self) -> list[dict[str, Any]]:
-        table = []
+        table: list[dict[str, Any]] = []
         taken: set[str] = set()
+        for index, slot in enumerate(self.program.states):
+            value = slot.state.value
+            if value.name in self.program.initial:
+                where = self.program.initial[value.name]
+                text = comment_safe(f"initial value of state {value.name}")
+                table.append({"macro": f"W_STATE{index}", "offset": where, "text": text})
         for layer in self.program.layers:
             for operand in layer.operands:
                 const = operand.arg.const
@@ -208,7 +149,8 @@ class Printer:
 
     def call(self, layer: Layer) -> str:
         args = [self.operand(layer, o) for o in layer.operands]
-        return f"{layer.function}({', '.join([*args, '0', str(layer.kernel.rows)])});"
+        rows = ("r0", "r1") if layer.shared else ("0", str(layer.kernel.rows))
+        return f"{layer.function}({', '.join([*args, *rows])});"
 
     def view_text(self, value: Value) -> dict[str, Any]:
         # Blocks of channels have an axis more: the elements keep their logical order.
@@ -237,6 +179,7 @@ class Printer:
             "work": work,
             "origin_lines": lines,
             "call": self.call(layer),
+            "share": f"{layer.kernel.rows}, {layer.kernel.grain}" if layer.shared else "",
             "outputs": [self.pointer(p, p.offset, True) for p in places],
             "views": [self.view_text(v) for v in layer.outputs],
         }
@@ -254,6 +197,8 @@ class Printer:
     def source(self, weights_linked: bool, **device: Any) -> str:
         """src/<model>.c; ``device`` has what the OpenCL host needs (``opencl.context``)."""
         layers = [self.layer_context(layer) for layer in self.program.layers]
+        for layer, meet in zip(layers, meetings(self.program.layers), strict=True):
+            layer["meet"] = meet
         views = 0
         for layer in layers:
             layer["first_view"] = views
@@ -307,8 +252,17 @@ class Printer:
         lines = [",".join(str(b) for b in data[i : i + 24]) + "," for i in range(0, len(data), 24)]
         return self.render("project/weights.c.j2", bytes=len(data), size=len(data), lines=lines)
 
-    def tools(self, weights_kind: str, tolerance: str) -> dict[str, str]:
-        """test/ and bench/ sources by path."""
+    def tools(
+        self, weights_kind: str, tolerance: str, steps: int, clusters: Sequence[Cluster] = ()
+    ) -> dict[str, str]:
+        """test/ and bench/ sources by path.
+
+        Args:
+            weights_kind: as in the options.
+            tolerance: of float outputs of the test vectors, as C.
+            steps: runs of a case of the test vectors.
+            clusters: of the board; empty where they are found out when the tools run.
+        """
         ranges = [
             {"layer": layer.index, "offset": offset, "bytes": size}
             for layer in self.program.layers
@@ -319,6 +273,9 @@ class Printer:
             "weight_ranges": ranges,
             "weights_kind": weights_kind,
             "tolerance": tolerance,
+            "steps": steps,
+            "clusters": [{**c, "core": c_escape(c["core"])} for c in core_table(clusters)],
+            "repeat_ms": REPEAT_MS,
             "input_bytes": sum(t.bytes for t in self.inputs),
             "output_bytes": sum(t.bytes for t in self.outputs),
             "input_block_bytes": _block(self.inputs),
@@ -327,9 +284,13 @@ class Printer:
         paths = {
             "test/tool.h": "tool.h",
             "test/tool.c": "tool.c",
+            "test/tool_threads.c": "tool_threads.c",
             "test/test.c": "test.c",
             "test/run.c": "run.c",
             "bench/bench.c": "bench.c",
+            "bench/board.h": "board.h",
+            "bench/board.c": "board.c",
+            "bench/governor.c": "governor.c",
         }
         return {path: self.render(f"project/{name}.j2", **extra) for path, name in paths.items()}
 

@@ -1,4 +1,4 @@
-"""Keeps lines of generated C within a reader's screen: the last step before a source is written."""
+"""Text of generated C: escaping, comments, and lines within a reader's screen."""
 
 from __future__ import annotations
 
@@ -115,3 +115,23 @@ def _in_string(line: str, at: int) -> bool:
             inside = not inside
         i += 1
     return inside
+
+
+def c_escape(text: str) -> str:
+    """``text`` for a C string literal: printable ASCII, all else as octal escapes of its UTF-8
+    bytes.
+    """
+    out = []
+    for byte in text.encode("utf-8", "surrogatepass"):
+        char = chr(byte)
+        plain = 32 <= byte < 127 and char not in '"\\?'
+        out.append(char if plain else f"\\{byte:03o}")
+    return "".join(out)
+
+
+def comment_safe(text: str) -> str:
+    """``text`` for a C comment: one line of printable ASCII that cannot end the comment or continue
+    the line.
+    """
+    flat = "".join(c if 32 <= ord(c) < 127 else "?" for c in text)
+    return flat.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")

@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from aotgen.codegen.names import Namer, digest, shorten
 from aotgen.codegen.program import Function, Layer, Operand, Program, WeightBlob
+from aotgen.codegen.sharing import is_shared
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Graph, Group, Node, Value
 from aotgen.memory.liveness import Liveness, Step, scratch_name
 from aotgen.memory.planner import ALIGN, ArenaMap, plan_arena
+from aotgen.memory.states import fill_byte, state_slots
 from aotgen.memory.storage import Copy, Placement
 from aotgen.schedule.base import Config, Kernel, PackedConst, View, Views
 from aotgen.schedule.plan import Plan, is_view_group
@@ -42,6 +44,8 @@ class _Lowering:
         live = self.liveness()
         self.find_inplace(live)
         self.fill_borders(live)
+        for layer in self.layers:
+            layer.shared = is_shared(layer, self.plan, self.target)
         used = {f for layer in self.layers for f in (layer.function, *(n for n, _ in layer.fills))}
         live.steps = [self.step(layer) for layer in self.layers]
         allocations, names = live.allocations()
@@ -49,6 +53,13 @@ class _Lowering:
         arena = plan_arena(allocations, rounds=rounds)
         for layer in self.layers:
             self.bind(layer, arena)
+        offsets = {storage: arena.offsets[name] for storage, name in names.items()}
+        slots = state_slots(self.graph)
+        for slot in slots:
+            for value in (slot.state.value, slot.state.update):
+                place = self.storage.placements.get(value.name)
+                if place is not None:
+                    offsets[place.storage] = slot.offset
         return Program(
             self.graph,
             self.target,
@@ -56,9 +67,15 @@ class _Lowering:
             {n: f for n, f in self.functions.items() if n in used},
             self.weights,
             arena,
-            {storage: arena.offsets[name] for storage, name in names.items()},
+            offsets,
             self.storage.placements,
             allocations,
+            slots,
+            {
+                slot.state.value.name: self.weights.add(slot.state.initial)[0]
+                for slot in slots
+                if fill_byte(slot.state.initial) is None
+            },
         )
 
     def place(self, value: Value) -> Placement:
@@ -183,11 +200,11 @@ class _Lowering:
         return name
 
     def step(self, layer: Layer) -> Step:
-        """What a layer touches, for the arena; scratch for every thread."""
+        """What a layer touches, for the arena; scratch for every thread that computes a part."""
         return Step(
             tuple(self.place(v).storage for v in layer.reads),
             tuple(self.place(v).storage for v in layer.outputs),
-            layer.kernel.scratch_bytes * self.target.threads,
+            layer.kernel.scratch_bytes * (self.target.threads if layer.shared else 1),
         )
 
     def liveness(self) -> Liveness:
@@ -295,11 +312,12 @@ def lower(graph: Graph, plan: Plan, target: Target, prefix: str) -> Program:
 def legalize_outputs(graph: Graph) -> None:
     """Let every graph output be the output of a node of its own.
 
-    A graph output that is a graph input, a constant or a repeated output gets an ``identity`` node,
-    so that it has memory of its own for the caller to read. Groups, when present, are extended.
+    A graph output that is a graph input, what a state variable held, a constant or a repeated
+    output gets an ``identity`` node, so that it has memory of its own for the caller to read.
+    Groups, when present, are extended.
     """
     seen: set[Value] = set()
-    inputs = set(graph.inputs)
+    inputs = set(graph.sources)
     for position, value in enumerate(graph.outputs):
         if value in inputs or value.is_const or value in seen:
             node = graph.make("identity", [value], name=f"{value.name}.output")

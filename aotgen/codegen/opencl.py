@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aotgen.codegen.c import c_escape
+from aotgen.codegen.c_text import c_escape
 from aotgen.codegen.environment import render
 from aotgen.codegen.program import Layer, Operand
 from aotgen.memory.storage import Placement
@@ -35,11 +35,14 @@ def context(printer: Printer) -> dict[str, Any]:
 def program_text(printer: Printer) -> str:
     """All kernels of the program as one OpenCL C source."""
     head = f"/* kernels.cl - the kernels of {printer.base['p']}, OpenCL C 1.2. */\n"
-    names = printer.program.math - {"requantize"}
+    head += "#pragma OPENCL FP_CONTRACT OFF\n"
+    parts = ("requantize", "fixed_math")
+    names = printer.program.math - set(parts)
     if names:
         head += render("kernels/half.cl.j2", names=sorted(names))
-    if "requantize" in printer.program.math:
-        head += render("kernels/requantize.cl.j2")
+    for part in parts:
+        if part in printer.program.math:
+            head += render(f"kernels/{part}.cl.j2")
     return head + "\n".join(f.text.strip("\n") + "\n" for f in printer.program.functions.values())
 
 

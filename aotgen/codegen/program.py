@@ -12,6 +12,7 @@ import numpy as np
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import Array
 from aotgen.memory.planner import ALIGN, Allocation, ArenaMap
+from aotgen.memory.states import StateSlot
 from aotgen.memory.storage import Placement, Storage
 from aotgen.ops.registry import op_def
 from aotgen.schedule.base import Arg, Config, Kernel
@@ -53,6 +54,7 @@ class Layer:
         weights: (byte offset, bytes) in the weights of each packed constant.
         fills: on a GPU, storages whose border is cleared before this layer, with the function.
         reads: activations that it reads, one entry an argument.
+        shared: whether the threads of a run share its rows; else it is the first one's alone.
     """
 
     index: int
@@ -69,6 +71,7 @@ class Layer:
     weights: list[tuple[int, int]] = field(default_factory=list)
     fills: list[tuple[str, Storage]] = field(default_factory=list)
     reads: list[Value] = field(default_factory=list)
+    shared: bool = False
 
     @property
     def outputs(self) -> list[Value]:
@@ -142,9 +145,12 @@ class Program:
         functions: by name, in order of first use.
         weights: the packed constants in execution order.
         arena: placement of all allocations.
-        offsets: byte offset in the arena of each storage.
+        offsets: byte offset of each storage in the arena, of a state's in the state buffer.
         placements: of every activation, by name.
         allocations: what the arena holds: storages and scratch.
+        states: where each state variable lies in the state buffer.
+        initial: offset in the weights of the initial value of each variable that does not start
+            with equal bytes, by its name.
     """
 
     graph: Graph
@@ -156,6 +162,8 @@ class Program:
     offsets: dict[Storage, int]
     placements: Mapping[str, Placement]
     allocations: list[Allocation]
+    states: list[StateSlot] = field(default_factory=list)
+    initial: dict[str, int] = field(default_factory=dict)
 
     @property
     def math(self) -> frozenset[str]:

@@ -20,11 +20,13 @@ import aotgen
 from aotgen.codegen import opencl
 from aotgen.codegen.c import Printer
 from aotgen.codegen.c_text import wrap
+from aotgen.codegen.cmake import cmake_text
 from aotgen.codegen.lower import legalize_outputs, lower
 from aotgen.codegen.names import default_prefix, digest
 from aotgen.codegen.program import Layer, Program
 from aotgen.codegen.simd import simd_header
 from aotgen.errors import Problem, UnsupportedError
+from aotgen.frontend import is_tflite
 from aotgen.ir.graph import Graph
 from aotgen.ir.interpreter import Instance, run_drawn
 from aotgen.ir.types import Array
@@ -33,8 +35,10 @@ from aotgen.memory.states import legalize_states
 from aotgen.options import CompileOptions
 from aotgen.passes.pipeline import Observer, runs_plan_step
 from aotgen.schedule.plan import layout_text, plan_graph
-from aotgen.target.board import Board
+from aotgen.target.board import Board, Cluster
 from aotgen.target.target import Target
+from aotgen.target.toolchain_file import toolchain_text
+from aotgen.te.compute import int_range
 
 TOLERANCE = "1e-4"
 """max|a - b| / max|b| that a float output of the test vectors may differ by."""
@@ -96,7 +100,6 @@ def generate(
     options: CompileOptions,
     out: Path,
     model: bytes | Path,
-    model_suffix: str = ".onnx",
     observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Write the project of ``graph`` into the empty folder ``out``.
@@ -109,7 +112,6 @@ def generate(
         out: an existing, empty folder.
         model: the model file, or what is in it; kept in test/ so that ``validate`` works wherever
             the folder goes.
-        model_suffix: its file name's suffix.
         observer: see ``build_program``.
 
     Returns:
@@ -125,12 +127,13 @@ def generate(
         f"include/{prefix}.h": printer.header(),
         f"src/{prefix}.c": printer.source(linked, **on_device),
         "src/weights.h": printer.weights_header(linked),
-        **printer.tools(options.weights, TOLERANCE, steps_of(graph)),
+        **printer.tools(options.weights, TOLERANCE, steps_of(graph), _fixed_clusters(board)),
         **kernel_sources(printer, target, program),
         **{
             f"src/{name}": printer.render(f"runtime/{name}.j2")
             for name in ("aot_clock.c", "aot_clock.h")
         },
+        **thread_sources(printer),
     }
     if options.weights == "asm":
         files["src/weights.S"] = printer.weights_source("asm")
@@ -141,16 +144,10 @@ def generate(
         for path in files
         if path.startswith("src/") and path.endswith((".c", ".S")) and "aot_clock" not in path
     )
-    files["CMakeLists.txt"] = printer.render(
-        "project/CMakeLists.txt.j2",
-        sources=sources,
-        weights_kind=options.weights,
-        release_flag=" ".join(board.release_flags),
-        c_flags=_compiler_flags(board),
-        libraries=["m"] if program.target.device == "cpu" else ["m", "OpenCL"],
-    )
-    if board.toolchain is not None:
-        files["toolchain.cmake"] = board.toolchain.read_text(encoding="utf-8")
+    files["CMakeLists.txt"] = cmake_text(printer, board, options, sources)
+    toolchain = toolchain_text(board)
+    if toolchain is not None:
+        files["toolchain.cmake"] = toolchain
     files["README.md"] = printer.render(
         "project/README.md.j2",
         board=board.name,
@@ -158,7 +155,7 @@ def generate(
         plain_cc=f"{board.triple}-gcc" if board.triple else "cc",
         plain_flags=" ".join([*board.release_flags, *board.cflags()]),
         plain_sources=" ".join(f"src/{source}" for source in sources),
-        toolchain_hint=" -DCMAKE_TOOLCHAIN_FILE=toolchain.cmake" if board.toolchain else "",
+        toolchain_hint=" -DCMAKE_TOOLCHAIN_FILE=toolchain.cmake" if toolchain else "",
     )
     files["manifest.json"] = json.dumps(manifest, indent=1) + "\n"
     for path, text in files.items():
@@ -171,7 +168,7 @@ def generate(
         with (out / "src/weights.bin").open("wb") as file:
             file.writelines(program.weights.chunks())
             file.write(b"" if len(program.weights) else b"\0" * 64)
-    kept = out / f"test/model{model_suffix}"
+    kept = out / ("test/model.tflite" if is_tflite(model) else "test/model.onnx")
     if isinstance(model, Path):
         shutil.copyfile(model, kept)
     else:
@@ -203,13 +200,17 @@ def kernel_sources(printer: Printer, target: Target, program: Program) -> dict[s
     return {"src/simd.h": simd_header(target.isa, program.math), **files}
 
 
-def _compiler_flags(board: Board) -> str:
-    """Generator expressions that choose a board's flags by compiler."""
-    parts = []
-    for compiler, name in (("gcc", "GNU"), ("clang", "Clang,AppleClang")):
-        flags = ";".join(board.cflags(compiler))
-        parts.append(f'"$<$<C_COMPILER_ID:{name}>:$<$<COMPILE_LANGUAGE:C>:{flags}>>"')
-    return "\n    ".join(parts)
+def thread_sources(printer: Printer) -> dict[str, str]:
+    """The thread pool by path; nothing where a run has one thread."""
+    if printer.base["threads"] == 1:
+        return {}
+    names = ("aot_threads.c", "aot_threads.h")
+    return {f"src/{name}": printer.render(f"runtime/{name}.j2") for name in names}
+
+
+def _fixed_clusters(board: Board) -> tuple[Cluster, ...]:
+    """The board's cores; none for this computer, whose projects do not depend on its cores."""
+    return board.clusters if board.triple else ()
 
 
 def steps_of(graph: Graph) -> int:
@@ -244,8 +245,8 @@ def sample_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
         if dtype.is_float:
             feeds[value.name] = rng.standard_normal(shape).astype(dtype.numpy)
         elif value.type.quant is not None:
-            info = np.iinfo(dtype.numpy)
-            feeds[value.name] = rng.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
+            low, high = int_range(dtype)
+            feeds[value.name] = rng.integers(low, high, shape, endpoint=True).astype(dtype.numpy)
         else:
             feeds[value.name] = rng.integers(0, 2, shape).astype(dtype.numpy)
     return feeds
@@ -277,6 +278,8 @@ def describe(
             "ctx_bytes": printer.base["ctx_bytes"],
             "arena_align": 64,
             "config": ["arena", "state", "weights", "pool", "cl", "trace", "user"],
+            "threads": printer.base["threads"],
+            "pool_bytes": printer.base["pool_bytes"],
         },
         "inputs": [_tensor(t) for t in printer.inputs],
         "outputs": [_tensor(t) for t in printer.outputs],
@@ -358,6 +361,8 @@ def _layer(program: Program, layer: Layer) -> dict[str, Any]:
         "weights_bytes": weights,
         "weights_crc": f"{program.layer_crc(layer):08x}" if layer.weights else None,
         "scratch_bytes": layer.kernel.scratch_bytes,
+        "shared": layer.shared,
+        "parts": layer.kernel.units if layer.shared else 1,
         "layout_copy": layer.group is None,
     }
     return dict(entry)

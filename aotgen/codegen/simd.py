@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from aotgen.codegen.environment import render
 
-PARTS = ("int8", "requantize")
+PARTS = ("int8", "bytes", "requantize", "fixed_math", "dot8")
 """Files of templates/simd that are included when a kernel names them, in this order."""
 
 

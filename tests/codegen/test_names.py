@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from aotgen.codegen.c import c_escape, comment_safe
+from aotgen.codegen.c_text import c_escape, comment_safe
 from aotgen.codegen.literals import f32, f64, i32, i64
 from aotgen.codegen.names import MAX_LENGTH, Namer, default_prefix, identifier, is_reserved
 

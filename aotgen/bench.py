@@ -1,0 +1,487 @@
+"""Times a project with its bench program, and says what the times are worth.
+
+The program measures, reads the board and sets its governor by itself (``templates/project/
+bench.c.j2``): nothing else of ours runs there. It prints a line of JSON for each repeat, so that a
+link that breaks costs only the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from aotgen.conditions import Governor, Reading, governor_problems, throttling
+from aotgen.errors import BoardError, UsageError
+from aotgen.runner.base import DEFAULT_TIMEOUT_S, Argument, Runner, Timing
+from aotgen.target.board import Board, Cluster
+
+if TYPE_CHECKING:
+    from aotgen.manifest import Manifest
+
+Cores = Literal["big", "little", "all"]
+
+COOL_MARGIN_C = 2.0
+"""The board counts as cool again when it is this close to where it started."""
+
+_RUNS_PER_TIMEOUT = 100
+"""Slow boards get the runner's usual time for so many runs of a model."""
+
+_INTEGER_OPS = frozenset({"qconv", "qmatmul", "integer_lstm"})
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Median time of one kernel call.
+
+    Attributes:
+        layer: its number.
+        name: of its Group.
+        ms: milliseconds.
+        macs: multiply-accumulates, 0 for what has none.
+        integer: whether they are of integers.
+        peak_gops: what the cores in use could do at best, in 10^9 operations a second; 0 when
+            unknown.
+    """
+
+    layer: int
+    name: str
+    ms: float
+    macs: int = 0
+    integer: bool = False
+    peak_gops: float = 0.0
+
+    @property
+    def gops(self) -> float:
+        """10^9 operations a second; a multiply-accumulate is two."""
+        return _gops(self.macs, self.ms)
+
+    @property
+    def peak_share(self) -> float | None:
+        """Of ``peak_gops``; None when unknown, or where there is nothing to multiply."""
+        return self.gops / self.peak_gops if self.peak_gops and self.macs else None
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """How long one run of the model takes.
+
+    Attributes:
+        times_ms: means of ``number`` runs each.
+        number: runs per repeat.
+        runner: where it ran.
+        layers: with profiling, the time of every kernel call.
+        name: of the model.
+        threads: of a run.
+        cores: which were asked for; None when the choice was left to the program.
+        cpus: that the threads stayed on; empty where the system placed them.
+        macs: multiply-accumulates of a run.
+        integer: whether most of them are of integers.
+        peak_gops: of the cores in use, 10^9 operations a second, by the clocks of board.toml or, on
+            this computer, those that it told; 0 when unknown.
+        peak_bytes: most memory of the bench program at a time; None when unknown.
+        before: what the board told before the first run.
+        worst: the worst that it told meanwhile.
+        after: what it told behind the last repeat.
+        governor: what became of the frequency governor; None when it was left alone.
+        cooled_s: seconds that the board needed to cool down before.
+        messages: what the program complained of, such as a CPU that it may not use.
+        emulated: the times say nothing about the board.
+        complete: False when the link broke before the last repeat.
+    """
+
+    times_ms: tuple[float, ...]
+    number: int
+    runner: str
+    layers: tuple[LayerTime, ...] = ()
+    name: str = ""
+    threads: int = 1
+    cores: Cores | None = None
+    cpus: tuple[int, ...] = ()
+    macs: int = 0
+    integer: bool = False
+    peak_gops: float = 0.0
+    peak_bytes: int | None = None
+    before: Reading = field(default_factory=Reading)
+    worst: Reading = field(default_factory=Reading)
+    after: Reading = field(default_factory=Reading)
+    governor: Governor | None = None
+    cooled_s: int = 0
+    messages: tuple[str, ...] = ()
+    emulated: bool = False
+    complete: bool = True
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.times_ms)
+
+    @property
+    def min_ms(self) -> float:
+        return min(self.times_ms)
+
+    @property
+    def max_ms(self) -> float:
+        return max(self.times_ms)
+
+    @property
+    def mean_ms(self) -> float:
+        return statistics.fmean(self.times_ms)
+
+    @property
+    def std_ms(self) -> float:
+        return statistics.pstdev(self.times_ms)
+
+    @property
+    def gops(self) -> float:
+        """10^9 operations a second by the median; a multiply-accumulate is two."""
+        return _gops(self.macs, self.median_ms)
+
+    @property
+    def peak_share(self) -> float | None:
+        """Of the cores' peak; None when that is unknown or the times are not the board's."""
+        return self.gops / self.peak_gops if self.peak_gops and not self.emulated else None
+
+    @property
+    def unit(self) -> str:
+        """Of ``gops``, as people call it."""
+        return "GOP/s" if self.integer else "GFLOP/s"
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the board ran slower than it can."""
+        return any(throttling(self.before, self.worst, self.after, self.governor))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the times doubtful, one text each."""
+        slow = list(throttling(self.before, self.worst, self.after, self.governor))
+        found = [f"the run was throttled: {'; '.join(slow)}"] if slow else []
+        return (*self.messages, *governor_problems(self.governor), *found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "name": self.name,
+            "threads": self.threads,
+            "cores": self.cores,
+            "cpus": list(self.cpus),
+            "median_ms": self.median_ms,
+            "min_ms": self.min_ms,
+            "max_ms": self.max_ms,
+            "mean_ms": self.mean_ms,
+            "std_ms": self.std_ms,
+            "number": self.number,
+            "repeat": len(self.times_ms),
+            "runner": self.runner,
+            "emulated": self.emulated,
+            "complete": self.complete,
+            "times_ms": list(self.times_ms),
+            "macs": self.macs,
+            "unit": self.unit,
+            "gops": self.gops,
+            "peak_gops": self.peak_gops or None,
+            "peak_share": self.peak_share,
+            "peak_bytes": self.peak_bytes,
+            "before": asdict(self.before),
+            "worst": asdict(self.worst),
+            "after": asdict(self.after),
+            "governor": asdict(self.governor) if self.governor else None,
+            "cooled_s": self.cooled_s,
+            "throttled": self.throttled,
+            "warnings": list(self.warnings),
+            "layers": [
+                {**asdict(layer), "gops": layer.gops, "peak_share": layer.peak_share}
+                for layer in self.layers
+            ],
+        }
+
+    def __str__(self) -> str:
+        return f"Mean inference time (std dev): {self.mean_ms:.2f} ms ({self.std_ms:.2f} ms)"
+
+
+class BenchInterrupted(BoardError):
+    """A measurement broke off; ``results`` has what was measured before, the last one in part."""
+
+    def __init__(self, error: BoardError, results: Sequence[BenchResult], repeat: int) -> None:
+        """``repeat``: how many there should have been with each number of threads."""
+        done = (
+            ""
+            if results[-1].complete
+            else f" after {len(results[-1].times_ms)} of {repeat} repeats"
+        )
+        super().__init__(f"{error.args[0]}{done}", remedy=error.remedy)
+        self.results = tuple(results)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How to measure; see ``Project.bench``."""
+
+    number: int | None = None
+    repeat: int = 10
+    warmup: int = 2
+    cores: Cores | None = None
+    profile: bool = False
+    cooldown: float = 0.0
+    governor: bool = True
+    sysfs_root: str | None = None
+
+    def check(self, threads: Sequence[int], most: int) -> None:
+        """
+        Args:
+            threads: numbers of them to measure with.
+            most: that the project was compiled for.
+
+        Raises:
+            UsageError: one of the options makes no sense.
+        """
+        counts = {"number": self.number, "repeat": self.repeat, "warmup": self.warmup}
+        for name, value in counts.items():
+            least = 0 if name == "warmup" else 1
+            if value is not None and value < least:
+                raise UsageError(f"{name} must be at least {least}, not {value}")
+        if not math.isfinite(self.cooldown) or self.cooldown < 0:
+            raise UsageError(f"cooldown must be at least 0 s, not {self.cooldown:g}")
+        if self.cores is not None and self.cores not in get_args(Cores):
+            raise UsageError(
+                f"cores {self.cores!r} does not exist", remedy=f"use {', '.join(get_args(Cores))}"
+            )
+        for count in threads:
+            if count < 1:
+                raise UsageError(f"threads must be at least 1, not {count}")
+            if count > most:
+                raise UsageError(
+                    f"{count} threads are more than the {most} that the project was compiled for",
+                    remedy=f"compile the model with --threads {max(threads)}",
+                )
+
+
+def measure(
+    info: Manifest,
+    board: Board,
+    place: Runner,
+    program: Path,
+    weights: Sequence[Argument],
+    threads: Sequence[int],
+    options: BenchOptions,
+) -> Iterator[BenchResult]:
+    """Measure with one number of threads after the other.
+
+    Args:
+        info: of the project.
+        board: that it was compiled for.
+        place: where ``program`` was deployed.
+        program: the project's bench program.
+        weights: arguments that pass the weights.
+        threads: numbers of threads.
+        options: checked.
+
+    Yields:
+        A result for each; an incomplete one, and then the error, where the measurement broke off.
+
+    Raises:
+        BoardError: see ``Runner.run``; or the program printed no result.
+    """
+    goal: float | None = None  # to cool down to before the next one
+    for count in threads:
+        seen = _Seen()
+        try:
+            timing = place.time(
+                program,
+                number=options.number or 0,
+                repeat=options.repeat,
+                warmup=options.warmup,
+                profile=options.profile,
+                arguments=[*_words(board, place, count, goal, options), *weights],
+                timeout=_timeout_s(options),
+                on_line=seen.line,
+            )
+            result = _result(info, board, place, count, options, seen, timing)
+        except BoardError:
+            if seen.times:
+                yield _result(info, board, place, count, options, seen, None)
+            raise
+        if goal is None and result.before.temperature_c is not None:
+            goal = result.before.temperature_c + COOL_MARGIN_C
+        yield result
+
+
+class _Seen:
+    """What the bench program has printed so far."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self.start: dict[str, Any] = {}
+        self.times: list[float] = []
+        self.end: dict[str, Any] = {}
+
+    def line(self, text: str) -> None:
+        """Takes a line; what is none of the program's is passed over."""
+        if not text.startswith("{"):
+            return
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return
+        if not isinstance(data, dict):
+            return
+        if "number" in data:
+            self._forget()  # a runner may have started it again
+            self.start = data
+        elif "repeat" in data and _is_time(data.get("ms")):
+            self.times.append(float(data["ms"]))
+        elif "times_ms" in data:
+            self.end = data
+
+
+def _words(
+    board: Board, place: Runner, threads: int, goal: float | None, options: BenchOptions
+) -> list[str]:
+    words = ["--threads", str(threads)]
+    if options.cores is not None:
+        words += ["--cores", options.cores]
+    elif len(board.clusters) > 1 and not _emulated(place):
+        words += ["--cores", "all"]  # one thread, too, shall not wander between kinds of cores
+    if options.cooldown:
+        words += ["--cooldown", str(math.ceil(options.cooldown))]
+        if goal is not None:
+            words += ["--cool-to", str(round(goal * 1000))]
+    if options.sysfs_root is not None:
+        words += ["--sysfs-root", options.sysfs_root]
+    elif _emulated(place):
+        words.append("--no-board")
+    if not options.governor:
+        words.append("--no-governor")
+    return words
+
+
+def _emulated(place: Runner) -> bool:
+    return place.name == "qemu"
+
+
+def _timeout_s(options: BenchOptions) -> float:
+    runs = options.repeat * (options.number or 1)
+    return DEFAULT_TIMEOUT_S * max(1.0, runs / _RUNS_PER_TIMEOUT) + options.cooldown
+
+
+def _result(
+    info: Manifest,
+    board: Board,
+    place: Runner,
+    threads: int,
+    options: BenchOptions,
+    seen: _Seen,
+    timing: Timing | None,
+) -> BenchResult:
+    """The result; without ``timing``, from what was seen before the measurement broke off.
+
+    Raises:
+        BoardError: what the program printed makes no sense.
+    """
+    try:
+        macs = _macs(info)
+        cpus = tuple(int(cpu) for cpu in seen.start["cpus"])
+        after = Reading.of(seen.end.get("after", {"clocks": []}))
+        cores = cores_in_use(board, cpus, threads, options.cores)
+        if not board.triple:
+            cores = [replace(core, clock_mhz=_clock_mhz(after)) for core in cores]
+        on_cpu = info.data["device"] == "cpu"
+        integer = 2 * sum(n for n, whole in macs.values() if whole) > _total(macs)
+        restored = seen.end.get("governor_restored")
+        governor = seen.start.get("governor")
+        peak = {whole: peak_gops(cores, whole) if on_cpu else 0.0 for whole in (False, True)}
+        return BenchResult(
+            times_ms=timing.times_ms if timing else tuple(seen.times),
+            number=int(seen.start["number"]),
+            runner=place.name,
+            layers=tuple(_layers(info, timing, macs, peak)) if timing else (),
+            name=info.prefix,
+            threads=threads,
+            cores=options.cores,
+            cpus=cpus,
+            macs=_total(macs),
+            integer=integer,
+            peak_gops=peak[integer],
+            peak_bytes=None if _emulated(place) else int(seen.end.get("peak_bytes", 0)) or None,
+            before=Reading.of(seen.start["before"]),
+            worst=Reading.of(seen.end.get("worst", {"clocks": []})),
+            after=after,
+            governor=Governor.of(governor, restored) if governor else None,
+            cooled_s=int(seen.start["cooled_s"]),
+            # An emulator lacks the board's CPUs.
+            messages=timing.messages if timing and not _emulated(place) else (),
+            emulated=_emulated(place),
+            complete=timing is not None,
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise BoardError(
+            f"{info.prefix}_bench printed a result that makes no sense ({error!r})"
+        ) from error
+
+
+def _layers(
+    info: Manifest, timing: Timing, macs: dict[int, tuple[int, bool]], peak: dict[bool, float]
+) -> Iterator[LayerTime]:
+    for entry in timing.layers:
+        index = int(entry["layer"])
+        count, integer = macs[index]
+        if not _is_time(entry["ms"]):
+            raise ValueError(entry["ms"])
+        name = info.layers[index].name
+        yield LayerTime(index, name, float(entry["ms"]), count, integer, peak[integer])
+
+
+def _macs(info: Manifest) -> dict[int, tuple[int, bool]]:
+    """By layer: multiply-accumulates, and whether they are of integers."""
+    return {
+        int(e["index"]): (int(e["macs"]), not _INTEGER_OPS.isdisjoint(str(e["op"]).split("+")))
+        for e in info.data["layers"]
+    }
+
+
+def _total(macs: dict[int, tuple[int, bool]]) -> int:
+    return sum(count for count, _ in macs.values())
+
+
+def cores_in_use(
+    board: Board, cpus: Sequence[int], threads: int, cores: Cores | None
+) -> list[Cluster]:
+    """The cluster of each core that a run uses, the fastest first where the system placed it."""
+    every = [(cpu, cluster) for cluster in board.clusters for cpu in cluster.cpus]
+    if cpus:
+        return [cluster for cpu in cpus for own, cluster in every if own == cpu]
+    allowed = list(board.clusters)
+    if cores == "big":
+        allowed = allowed[:1]
+    elif cores == "little":
+        allowed = allowed[-1:]
+    return [cluster for cluster in allowed for _ in range(cluster.count)][:threads]
+
+
+def peak_gops(cores: Sequence[Cluster], integer: bool) -> float:
+    """Of all of them; 0 when that of one is unknown."""
+    each = [
+        c.clock_mhz * (c.int8_ops_per_cycle if integer else c.flops_per_cycle) / 1000 for c in cores
+    ]
+    return sum(each) if all(each) else 0.0
+
+
+def _clock_mhz(reading: Reading) -> int:
+    """Of this computer, whose board.toml has none: as Linux tells right after a load; 0 where it
+    does not, as /proc/cpuinfo has a number that many a processor exceeds.
+    """
+    return round(max((clock.mhz for clock in reading.clocks), default=0.0))
+
+
+def _gops(macs: int, ms: float) -> float:
+    return 2 * macs / ms / 1e6 if ms > 0 else 0.0
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
