@@ -2,6 +2,7 @@
 #   make demo    compile, build and run the digits example
 #   make test    the test suite
 #   make sweep   the long sweeps that `make test` leaves out
+#   make test-board   the tests on a whole emulated board (../shared/boards)
 #   make lint    ruff, mypy, clang-format, cppcheck
 #   make format  let ruff format the Python
 #   make clean   remove what these made
@@ -10,7 +11,7 @@ PYTHON ?= python3
 JOBS ?= 2
 export VENV PYTHON
 
-.PHONY: demo test sweep lint format clean
+.PHONY: demo test sweep test-board lint format clean
 
 demo:
 	@scripts/setup.sh demo
@@ -18,11 +19,15 @@ demo:
 
 test:
 	@scripts/setup.sh dev
-	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow" $(ARGS)
+	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow and not board" $(ARGS)
 
 sweep:
 	@scripts/setup.sh dev
 	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+
+test-board:
+	@scripts/setup.sh board
+	@$(VENV)/bin/python -m pytest -q -m board tests/board $(ARGS)
 
 lint:
 	@scripts/setup.sh dev

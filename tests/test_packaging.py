@@ -29,6 +29,11 @@ def test_wheel_carries_every_resource(wheel: Path) -> None:
         for path in (ROOT / folder).rglob("*"):
             if path.is_file():
                 assert f"aotgen/_data/{path.relative_to(ROOT)}" in names
+    for path in (ROOT / "cmake").iterdir():
+        found = [
+            name for name in names if name.endswith(f".data/data/share/cmake/aotgen/{path.name}")
+        ]
+        assert len(found) == 1
     assert "aotgen/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any("__pycache__" in name or name.startswith("tests/") for name in names)

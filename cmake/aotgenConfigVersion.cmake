@@ -1,0 +1,11 @@
+# The version of aotgen/__init__.py. A package is good for what was written for an earlier one of the same minor version.
+set(PACKAGE_VERSION "0.1.0")
+set(PACKAGE_VERSION_EXACT FALSE)
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" _aotgen_minor "${PACKAGE_VERSION}")
+if(NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION AND NOT PACKAGE_FIND_VERSION VERSION_LESS _aotgen_minor)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
