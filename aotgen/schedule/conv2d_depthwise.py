@@ -197,7 +197,8 @@ def _reads(window: Window, which: int, oy: int, ox: int) -> tuple[int, int]:
 
 def _sums(window: Window, rows: int, cols: int, target: Target) -> int:
     """Accumulators that a tile keeps in registers."""
-    return _live(window, rows, cols) + 2 if _slides(target) else rows * cols
+    outputs = rows * cols
+    return min(outputs, _live(window, rows, cols) + 2) if _slides(target) else outputs
 
 
 def _held(window: Window, rows: int, cols: int, target: Target) -> bool:

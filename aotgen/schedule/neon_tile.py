@@ -77,9 +77,11 @@ class AsmTile:
         sums: (pixel, vector, register) of every accumulator.
         outputs, inputs: operands, C text.
         clobbers: registers.
-        zeros: floats of the constant that accumulators start at, where a first pass has no bias.
+        zeros: floats of the constant that accumulators start at where a first pass has no bias; 0
+            where none is needed.
         rounds: C text of the loop count operand, empty when there is none.
-        step: (first pass, later passes): bytes that the start moves on a pixel; None: no operand.
+        step: (first pass, later passes): bytes from the last vectors that a pixel's accumulators
+            start at to the next pixel's first; None where there are no passes.
         prefetching: rounds of one call (of the larger size, where it has two) that prefetch.
     """
 
@@ -127,8 +129,8 @@ def step_instructions(pixels: int, vectors: int, blocks: bool) -> float:
 
 
 def asm_tile(r: Reduction) -> AsmTile | None:
-    """The statement, or None where the C tile is to be used: a step of x along the innermost loop,
-    passes that are no whole number of rounds, more operands than a statement may have.
+    """The statement, or None where the C tile is to be used: where the innermost loop steps over
+    inputs, a pass is no whole number of quads, or pixels need more pointers than there are.
     """
     pixels = len(r.offsets)
     if r.levels[-1][1] != 1 or pixels * r.vectors + pixels + 1 > REGISTERS:
@@ -146,6 +148,8 @@ class _Operands:
 
 
 class _Writer:
+    """Writes one statement, instruction by instruction, in the order that it runs."""
+
     def __init__(self, r: Reduction) -> None:
         self.r, self.pixels, self.nv = r, len(r.offsets), r.vectors
         levels = list(r.levels)
@@ -490,7 +494,7 @@ def _list(first: int, count: int) -> str:
 
 
 def context(tile: AsmTile) -> dict[str, Any]:
-    """What the template reads."""
+    """What ``templates/kernels/tile.c.j2`` reads."""
     return {
         "lines": tile.lines,
         "sums": [{"pixel": i, "vector": n, "register": v} for i, n, v in tile.sums],

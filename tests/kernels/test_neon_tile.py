@@ -4,6 +4,7 @@ operands.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from kernels.harness import Case, build, check_cases, conv_case, matmul_case, ru
 from kernels.test_kernels import target_of
 
 import aotgen.schedule.dense_tile as dense_tile
-from aotgen.schedule.base import Config
+from aotgen.schedule.base import Config, ScheduleError
+from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
 from aotgen.schedule.conv2d_direct import Conv2dDirect
 from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
 from aotgen.schedule.layouts import with_layouts
@@ -32,6 +34,7 @@ from aotgen.target.board import load_board
 from support import require_tool
 
 DIRECT, POINTWISE, GEMM = Conv2dDirect(), Conv2dPointwise(), MatmulGemm()
+DEPTHWISE = Conv2dDepthwise()
 TARGET = target_of("neon")
 
 GUARD = r"""
@@ -69,6 +72,15 @@ def knobs(case: Case, layouts: bool = False, **changed: int) -> Case:
     return replace(case, name=name, config=lambda _: config())
 
 
+def fits(case: Case) -> bool:
+    assert case.config is not None
+    try:
+        case.template.check(case.group, TARGET, case.config(TARGET))
+    except ScheduleError:
+        return False
+    return True
+
+
 def cases() -> list[Case]:
     made = []
     for channels in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 30):
@@ -100,6 +112,16 @@ def cases() -> list[Case]:
             made.append(knobs(case, oh_tile=oh, ow_tile=ow, nr=nr, oc_block=nr, kc=60))
     for m, k, n in ((1, 37, 20), (3, 64, 11), (7, 129, 24), (21, 40, 100)):
         made.append(matmul_case(f"{m} x {k} x {n}", GEMM, (m, k), (k, n)))
+    for kernel, stride, dilation, channels in (
+        (3, 1, 1, 24), (3, 2, 1, 24), (3, 1, 2, 12), (5, 1, 1, 10), (5, 2, 1, 7), (3, 3, 1, 8)
+    ):  # fmt: skip
+        case = conv_case("depthwise", DEPTHWISE, (1, 19, 17, channels), channels,
+                         (kernel, kernel), strides=(stride, stride), groups=channels,
+                         dilations=(dilation, dilation), pads=(2, 2, 2, 2), relu=True)  # fmt: skip
+        for h, w in ((7, 8), (14, 4), (16, 1), (1, 8), (5, 3)):
+            tile = knobs(case, channels == 24, oh_tile=h, ow_tile=w)
+            if fits(tile):
+                made.append(tile)
     return made
 
 
@@ -117,7 +139,8 @@ def test_values(tmp_path: Path) -> None:
     board = load_board("rpi4")
     require_tool(f"{board.triple}-gcc", board.emulator[0])
     made = cases()
-    assert sum("__asm__" in build(c, TARGET).kernel.body for c in made) > 0.9 * len(made)
+    dense = [c for c in made if c.template is not DEPTHWISE]
+    assert sum("__asm__" in build(c, TARGET).kernel.body for c in dense) > 0.9 * len(dense)
     check_cases(
         made, TARGET, tmp_path, cc=f"{board.triple}-gcc", emulator=board.emulator, extra=("-O2",)
     )
@@ -130,7 +153,7 @@ def test_values(tmp_path: Path) -> None:
 def test_bytes_are_those_of_the_c_tile(
     cc: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = cases()[::2]
+    made = [c for c in cases() if c.template is not DEPTHWISE][::2]
     got = run_arm(made, tmp_path, cc, level)
     monkeypatch.setattr(dense_tile, "asm_tile", lambda _: None)
     want = run_arm(made, tmp_path, "gcc", "-O1")
@@ -186,3 +209,19 @@ def test_every_tile_of_the_space_is_written() -> None:
                 written = sum('"+' in o for o in tile.outputs)
                 assert len(tile.outputs) + written + len(tile.inputs) <= MAX_OPERANDS
                 assert len(tile.sums) == pixels * vectors <= MAX_SUMS
+
+
+def test_a_depthwise_tile_keeps_few_sums() -> None:
+    """Sliding down its rows, a tile of 7 x 8 outputs of a 3x3 filter has those of two rows and a
+    few of the next at a time.
+    """
+    case = conv_case("dw", DEPTHWISE, (1, 14, 16, 8), 8, (3, 3), groups=8, pads=(1, 1, 1, 1))
+    body = build(knobs(case, oh_tile=7, ow_tile=8), TARGET).kernel.body
+    tile = body[: body.index("static void @KERNEL@(")]
+    events = re.findall(r"vf acc\d+ = |vstore\(", tile)
+    live = most = 0
+    for event in events:
+        live += -1 if event == "vstore(" else 1
+        most = max(most, live)
+    assert live == 0 and len(events) == 2 * 56
+    assert most == 2 * 8 + 3
