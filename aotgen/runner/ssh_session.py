@@ -158,6 +158,13 @@ class Session:
         seconds = time.monotonic() - start
         return Ended(channel.exit_status, stdout.finish(), stderr.finish(), seconds)
 
+    def _link_goes(self) -> bool:
+        """Whether the link is lost, now or soon: paramiko closes a dead link's channels first."""
+        end = time.monotonic() + _GRACE_S
+        while self.link.alive and time.monotonic() < end:
+            time.sleep(0.02)
+        return not self.link.alive
+
     def _follow(
         self,
         channel: paramiko.Channel,
@@ -188,6 +195,8 @@ class Session:
             elif not alive:
                 raise self.lost(f"{name} was running")
             elif closed and not _pending(channel):
+                if self._link_goes():
+                    raise self.lost(f"{name} was running")
                 raise BoardError(
                     f"{self.host} ended {name} without telling its status",
                     remedy="the board may be short of memory: see its dmesg",
