@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from networks.mobile import V2_BLOCKS
 from onnx import TensorProto, helper, numpy_helper
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
@@ -189,15 +190,7 @@ def mobilenet_v1(net: Net) -> None:
 
 def mobilenet_v2(net: Net) -> None:
     x = net.conv(net.image(224), 32, 3, 2, "RELU6")
-    for expand, outputs, repeats, first in (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ):
+    for expand, outputs, repeats, first in V2_BLOCKS:
         for repeat in range(repeats):
             stride = 1 if repeat else first
             y = x if expand == 1 else net.conv(x, x.shape[-1] * expand, 1, 1, "RELU6")

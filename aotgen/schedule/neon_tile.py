@@ -8,22 +8,17 @@ Registers, lowest first: four steps of every pixel (eight where a pixel's next e
 once), weights, accumulators pixel by pixel up to v31. Four next steps of a pixel are one vector and
 are multiplied by element. Sums are formed in the order of the C tile, so results are the same.
 
-Ways to load pixels ("quads": four steps of each):
-
-- ``ld1``: neighbouring pixels' vectors lie next to each other (blocks of four channels); one load
-  brings up to four, the last one moves the pointer on.
-- ``ldp``: channels-last, two quads a load; every pixel has a pointer.
-- ``ldr``: channels-last, one quad a load; pixels within reach of one pointer share it.
+``neon_tile_cost`` names the ways to load pixels and counts instructions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
-REGISTERS = 32
+from aotgen.schedule.neon_tile_cost import REGISTERS, Way, quad_instructions
+
 MAX_OPERANDS = 30
 """Of an asm statement in GCC; one that is read and written counts twice."""
 
@@ -35,8 +30,6 @@ _SCRATCH = tuple(f"x{n}" for n in (8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20,
 
 _FAR = 1 << 22
 """Floats: what two instructions add to a pointer."""
-
-Way = Literal["ld1", "ldp", "ldr"]
 
 
 @dataclass(frozen=True)
@@ -94,38 +87,6 @@ class AsmTile:
     rounds: str
     step: tuple[int, int] | None
     prefetching: int
-
-
-MAX_SUMS = 24
-"""Accumulators of a tile: every one is an operand, and a statement needs up to six others."""
-
-
-def registers(pixels: int, vectors: int) -> int:
-    """Vector registers that a tile needs: two for weights, so that a load brings several. More than
-    there are where the sums are too many for a statement.
-    """
-    needed = pixels * vectors + pixels + 2
-    return max(needed, REGISTERS + 1) if pixels * vectors > MAX_SUMS else needed
-
-
-def quad_instructions(pixels: int, vectors: int, way: Way, unroll: int = 8) -> float:
-    """Instructions that four steps take, FMAs included."""
-    loaded = pixels * (2 if way == "ldp" else 1)
-    free = REGISTERS - pixels * vectors - loaded
-    if free < 1:
-        return float("inf")
-    pixel_loads = {"ld1": -(-pixels // 4), "ldp": pixels / 2, "ldr": pixels}[way]
-    weights = -(-4 * vectors // min(4, free))
-    return 4 * pixels * vectors + pixel_loads + weights + 8 / unroll
-
-
-@lru_cache(maxsize=1024)
-def step_instructions(pixels: int, vectors: int, blocks: bool) -> float:
-    """Instructions of one reduction step, of neighbouring pixels in blocks of channels or
-    channels-last.
-    """
-    ways: tuple[Way, ...] = ("ld1",) if blocks else ("ldp", "ldr")
-    return min(quad_instructions(pixels, vectors, way) for way in ways) / 4
 
 
 def asm_tile(r: Reduction) -> AsmTile | None:

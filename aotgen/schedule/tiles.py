@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotgen.schedule import neon_tile
+from aotgen.schedule import neon_tile_cost
 from aotgen.schedule.base import ScheduleError
 from aotgen.target.target import Target
 
@@ -85,7 +85,7 @@ def registers(pixels: int, vectors: int, target: Target, lane_step: bool = False
     if lane_step and target.isa == "neon_armv7":  # a step of one pixel is brought into all lanes
         return pixels * vectors + vectors + pixels + 1
     if lane_step:
-        return neon_tile.registers(pixels, vectors)
+        return neon_tile_cost.registers(pixels, vectors)
     return pixels * vectors + vectors + (1 if vectors > 1 or target.isa != "avx512" else 0)
 
 
@@ -172,7 +172,7 @@ def step_cycles(
     core = core_model(target)
     fmas = pixels * vectors
     if lane_step and target.isa == "neon":
-        steps = neon_tile.step_instructions(pixels, vectors, blocks)
+        steps = neon_tile_cost.step_instructions(pixels, vectors, blocks)
         return max(steps / core.fma, core.latency)
     loads = vectors + (pixels / 4 if lane_step else pixels)
     if target.isa == "neon_armv7":  # splats take the FMAs' unit; loads of pixels need an address

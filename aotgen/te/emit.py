@@ -8,7 +8,7 @@ simd.h; what does not vary along the lanes stays scalar.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from aotgen.errors import InternalError
@@ -308,21 +308,34 @@ class Emitter:
         """C text of a float value as a vector."""
         lanes = self.lanes
         assert lanes is not None
-        if lanes.axis not in expr.free:
-            return self._splat(expr)
-        if isinstance(expr, Param):
+        if isinstance(expr, Param) and lanes.axis in expr.free:
             return expr.name if lanes.unroll == 1 else f"{expr.name}{self.unit}"
+        return self._lane_text(expr, "vf", self._vector_text)
+
+    def integers(self, expr: Expr) -> str:
+        """C text of an integer as a vector of 32-bit lanes, see ``vectorize.vectorisable``."""
+        assert self.lanes is not None
+        widens = isinstance(expr, Cast) and expr.a.dtype is not DType.F32
+        if isinstance(expr, Cast) and widens and self.lanes.axis in expr.free:
+            return self.integers(expr.a)
+        return self._lane_text(expr, "vi", self._integers_text)
+
+    def _lane_text(self, expr: Expr, ctype: str, write: Callable[[Expr], str]) -> str:
+        """The text of a vector of type ``ctype``, named where it is used again or too long."""
+        assert self.lanes is not None
+        if self.lanes.axis not in expr.free:
+            return self._splat(expr)
         key = (expr, self.unit)
         found = self.known(key)
         if found is not None:
             return found
         if isinstance(expr, Reduce):
             return self.inline_reduce(expr)
-        text = self._vector_text(expr)
+        text = write(expr)
         home = self.home_of(expr)
         outer = home < len(self.scopes) - 1
         if outer or self.uses.get(expr, 0) > 1 or len(text) > LONG:
-            return self.declare(home, key, "vf", "v", text)
+            return self.declare(home, key, ctype, "v", text)
         return text
 
     def _splat(self, expr: Expr) -> str:
@@ -357,27 +370,6 @@ class Emitter:
         if self.lanes.axis in expr.cond.free:
             return f"vsel({self.mask(expr.cond)}, {self.vector(expr.a)}, {self.vector(expr.b)})"
         return self._branch(expr)
-
-    def integers(self, expr: Expr) -> str:
-        """C text of an integer as a vector of 32-bit lanes, see ``vectorize.vectorisable``."""
-        lanes = self.lanes
-        assert lanes is not None
-        if lanes.axis not in expr.free:
-            return self._splat(expr)
-        key = (expr, self.unit)
-        found = self.known(key)
-        if found is not None:
-            return found
-        if isinstance(expr, Reduce):
-            return self.inline_reduce(expr)
-        if isinstance(expr, Cast) and expr.a.dtype is not DType.F32:
-            return self.integers(expr.a)
-        text = self._integers_text(expr)
-        home = self.home_of(expr)
-        outer = home < len(self.scopes) - 1
-        if outer or self.uses.get(expr, 0) > 1 or len(text) > LONG:
-            return self.declare(home, key, "vi", "v", text)
-        return text
 
     def _integers_text(self, expr: Expr) -> str:
         p = self.printer

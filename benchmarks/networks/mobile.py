@@ -33,6 +33,18 @@ def mobilenet_v1(net: Layers, x: str) -> str:
     return net.gemm(net.pooled_features(x), "fc", (1024, 1000))
 
 
+V2_BLOCKS = (
+    # expansion, out, repeats, stride of the first
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
 def mobilenet_v2(net: Layers, x: str) -> str:
     """MobileNetV2 (Sandler et al., 2018), width 1.0."""
 
@@ -44,15 +56,7 @@ def mobilenet_v2(net: Layers, x: str) -> str:
 
     x = conv_bn(x, "features.0", 3, 32, 3, 2)
     cin, index = 32, 1
-    for expand, cout, repeats, first_stride in (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ):
+    for expand, cout, repeats, first_stride in V2_BLOCKS:
         for repeat in range(repeats):
             s, stride = f"features.{index}.conv", first_stride if repeat == 0 else 1
             hidden, y, step = cin * expand, x, 0

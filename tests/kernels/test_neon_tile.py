@@ -21,14 +21,8 @@ from aotgen.schedule.conv2d_direct import Conv2dDirect
 from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
 from aotgen.schedule.layouts import with_layouts
 from aotgen.schedule.matmul_gemm import MatmulGemm
-from aotgen.schedule.neon_tile import (
-    MAX_OPERANDS,
-    MAX_SUMS,
-    Reduction,
-    Way,
-    asm_tile,
-    quad_instructions,
-)
+from aotgen.schedule.neon_tile import MAX_OPERANDS, Reduction, asm_tile
+from aotgen.schedule.neon_tile_cost import MAX_SUMS, Way, quad_instructions
 from aotgen.schedule.tiles import tiles
 from aotgen.target.board import load_board
 from support import require_tool
