@@ -282,7 +282,7 @@ class Project:
         self, threads: Sequence[int], options: BenchOptions, runner: RunnerSpec = None
     ) -> list[BenchResult]:
         """``bench`` with one number of threads after the other, over one connection."""
-        options.check(threads, self.info.options.threads)
+        options.check(threads, self.info.api.threads)
         program = self._build_only("bench").program("bench")
         results: list[BenchResult] = []
         with self._runner(runner) as place:

@@ -21,7 +21,6 @@ from aotgen.errors import BoardError
 from aotgen.ir.types import Array
 from aotgen.manifest import Layer, Manifest
 from aotgen.runner.base import json_line
-from aotgen.te.compute import int_range
 
 if TYPE_CHECKING:
     from aotgen.bench import Cores
@@ -205,8 +204,9 @@ def random_inputs(info: Manifest, steps: int = 1) -> list[dict[str, Array]]:
             if tensor.dtype.is_float:
                 inputs[tensor.name] = rng.standard_normal(tensor.shape).astype(tensor.numpy)
             elif tensor.quantized:
-                lo, hi = int_range(tensor.dtype)
-                inputs[tensor.name] = rng.integers(lo, hi + 1, tensor.shape).astype(tensor.numpy)
+                bounds = np.iinfo(tensor.numpy.name)
+                integers = rng.integers(bounds.min, bounds.max + 1, tensor.shape)
+                inputs[tensor.name] = integers.astype(tensor.numpy)
             else:
                 inputs[tensor.name] = rng.integers(0, 2, tensor.shape).astype(tensor.numpy)
         drawn.append(inputs)

@@ -89,11 +89,6 @@ class StoredModel:
         """
         return {t["name"]: tuple(t["ref_shape"]) for t in self.entry["inputs"] if t["name"]}
 
-    @property
-    def exact(self) -> bool:
-        """Whether the outputs must be the stored ones, byte for byte."""
-        return bool(self.entry.get("exact_ref"))
-
     @contextmanager
     def arrays(self) -> Iterator[Mapping[str, Array]]:
         """The stored inputs and outputs by key."""
@@ -196,7 +191,6 @@ def raw_collection(folder: Path) -> Iterator[StoredModel]:
                 "file": f"{name}.tflite",
                 "quant": "int8" if exact else "fp32 inputs",
                 "origin": {"repo": "mlcommons/tiny, tensorflow/tflite-micro"},
-                "exact_ref": exact,
                 "inputs": [
                     {
                         "name": _input_name(folder / f"{name}.tflite"),

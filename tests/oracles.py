@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import IO, Any
 
 import numpy as np
@@ -193,9 +192,7 @@ def _run_litert(model: bytes, inputs: Arrays, steps: int) -> Arrays:
     return results
 
 
-@cache
-def _runner(mode: str) -> Callable[[bytes, Arrays, int], Arrays]:
-    return {"tflm": _run_tflm, "litert": _run_litert}[mode]
+_RUNNERS = {"tflm": _run_tflm, "litert": _run_litert}
 
 
 def main() -> None:
@@ -209,7 +206,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            answer = ("done", _runner(sys.argv[1])(*request))
+            answer = ("done", _RUNNERS[sys.argv[1]](*request))
         except Exception as error:
             answer = ("lacks", f"{type(error).__name__}: {error}")
         _write(answers, answer)

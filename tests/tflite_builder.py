@@ -260,7 +260,6 @@ class ModelBuilder:
         self.opcodes: list[tuple[str, int, str | None]] = []
         self.subgraphs: list[Subgraph] = []
         self.signatures: list[dict[str, Any]] = []
-        self.metadata: list[dict[str, Any]] = []
         self.main = self.subgraph("main")
         self.tensor = self.main.tensor
         self.input = self.main.input
@@ -321,7 +320,6 @@ class ModelBuilder:
             ],
             "buffers": [{"data": data} if data else {} for data in self.buffers],
             "signature_defs": self.signatures or None,
-            "metadata": self.metadata or None,
         }
         b.Finish(write_table(b, "Model", values), file_identifier=b"TFL3")
         return bytes(b.Output())

@@ -64,7 +64,7 @@ def bench(
     )
     counts = _counts(threads)
     project = open_project(folder, board)
-    options.check(counts, project.info.options.threads)
+    options.check(counts, project.info.api.threads)
     try:
         with (
             activity("building and timing") as shown,

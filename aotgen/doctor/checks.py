@@ -139,7 +139,7 @@ def check_caches(facts: Facts, board: Board | None) -> list[Check]:
     """Sizes decide on the blocking of loops, not on results."""
     checks = []
     for cluster in facts.clusters:
-        caches = cluster.cpus[0].caches
+        caches = cluster.caches
         found = ", ".join(
             f"L{level} {byte_text(cache.size)}" for level, cache in caches.items() if cache.size
         )
@@ -234,10 +234,8 @@ def check_temperature(facts: Facts) -> Check:
     )
 
 
-_THROTTLING_REMEDIES = (
-    ("voltage", "use the board's own power supply and a short, thick cable"),
-    ("", "cool it: heat sink and fan; then measure again"),
-)
+_SUPPLY_REMEDY = "use the board's own power supply and a short, thick cable"
+_HEAT_REMEDY = "cool it: heat sink and fan; then measure again"
 
 
 def check_throttling(facts: Facts) -> Check:
@@ -249,11 +247,10 @@ def check_throttling(facts: Facts) -> Check:
     told += [f"before: {text}" for text in health.before]
     if not told:
         return Check("throttling", "none", "none")
-    remedies = [
-        remedy
-        for index, (word, remedy) in enumerate(_THROTTLING_REMEDIES)
-        if any(("voltage" in text) == (index == 0) for text in told)
-    ]
+    voltage = ["voltage" in text for text in told]
+    remedies = [_SUPPLY_REMEDY] if any(voltage) else []
+    if not all(voltage):
+        remedies.append(_HEAT_REMEDY)
     if not health.now:
         remedies.append("the bits of the past are cleared by a restart")
     return Check("throttling", "; ".join(told) + bits, "none", "warn", "; ".join(remedies))

@@ -65,7 +65,7 @@ def board_toml(facts: Facts, host: str, static: bool = False) -> str:
 
 def _cluster(cluster: CpuCluster) -> list[str]:
     core = cluster.core
-    caches = cluster.cpus[0].caches
+    caches = cluster.caches
     l1, l2 = caches.get(1), caches.get(2)
     l1_bytes, l1_note = _told(l1.size if l1 else 0, core.l1_bytes, _MIN_L1)
     l2_bytes, l2_note = _told(l2.size if l2 else 0, core.l2_bytes, _MIN_L2)

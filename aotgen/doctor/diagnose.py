@@ -79,10 +79,9 @@ def board_like(facts: Facts) -> Board | None:
     have = Counter(cpu.core.name for cpu in facts.cpus)
     for name in list_boards():
         board = load_board(name)
-        cores = Counter({c.core: 0 for c in board.clusters})
-        for cluster in board.clusters:
-            cores[cluster.core] += cluster.count
-        if board.triple and board.machine == facts.machine and cores == have:
+        if not board.triple or board.machine != facts.machine:
+            continue
+        if have == Counter(c.core for c in board.clusters for _ in range(c.count)):
             return board
     return None
 

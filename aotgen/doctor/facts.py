@@ -48,7 +48,6 @@ class Cpu:
         limit_khz: highest that is allowed at the moment.
         governor: of its clock, empty without cpufreq.
         capacity: the scheduler's, 0 when not told.
-        caches: by level; data and unified ones.
     """
 
     number: int
@@ -57,14 +56,16 @@ class Cpu:
     limit_khz: int = 0
     governor: str = ""
     capacity: int = 0
-    caches: dict[int, Cache] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CpuCluster:
-    """CPUs of one kind and clock; never empty."""
+    """CPUs of one kind and clock; never empty. ``caches``: by level, the first CPU's data and
+    unified ones.
+    """
 
     cpus: tuple[Cpu, ...]
+    caches: dict[int, Cache] = field(default_factory=dict)
 
     @property
     def core(self) -> Core:
@@ -153,7 +154,7 @@ def read_facts(files: BoardFiles) -> Facts:
         kernel_machine=kernel,
         machine=machine,
         loaders=loaders,
-        clusters=_clusters(cpus),
+        clusters=_clusters(files, cpus),
         offline=tuple(sorted(set(present) - {cpu.number for cpu in cpus})),
         features=features_seen_by(machine, tuple(_common_flags(blocks))),
         ram_bytes=memory.get("MemTotal", 0),
@@ -197,7 +198,6 @@ def _cpu(files: BoardFiles, number: int, block: dict[str, str], machine: str) ->
         limit_khz=files.number(f"{folder}/cpufreq/scaling_max_freq") or clock,
         governor=files.text(f"{folder}/cpufreq/scaling_governor") if clock else "",
         capacity=files.number(f"{folder}/cpu_capacity") or 0,
-        caches=data_caches(files.text, number),
     )
 
 
@@ -221,7 +221,7 @@ def _x86_khz(block: dict[str, str]) -> int:
         return 0
 
 
-def _clusters(cpus: list[Cpu]) -> tuple[CpuCluster, ...]:
+def _clusters(files: BoardFiles, cpus: list[Cpu]) -> tuple[CpuCluster, ...]:
     """CPUs of one kind and nearly one clock together, the fastest first."""
     clusters: list[CpuCluster] = []
 
@@ -232,11 +232,16 @@ def _clusters(cpus: list[Cpu]) -> tuple[CpuCluster, ...]:
         members: list[Cpu] = []
         for cpu in same:
             if members and cpu.max_khz < members[0].max_khz * (1 - SAME_CLOCK):
-                clusters.append(CpuCluster(tuple(sorted(members, key=lambda c: c.number))))
+                clusters.append(_cluster(files, members))
                 members = []
             members.append(cpu)
-        clusters.append(CpuCluster(tuple(sorted(members, key=lambda c: c.number))))
+        clusters.append(_cluster(files, members))
     return tuple(sorted(clusters, key=lambda c: (c.speed, c.numbers), reverse=True))
+
+
+def _cluster(files: BoardFiles, members: list[Cpu]) -> CpuCluster:
+    cpus = tuple(sorted(members, key=lambda c: c.number))
+    return CpuCluster(cpus, data_caches(files.text, cpus[0].number))
 
 
 def _common_flags(blocks: list[dict[str, str]]) -> list[str]:

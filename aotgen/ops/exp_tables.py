@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from aotgen.ir.requant import doubling_high_mul as srdhm
 from aotgen.ir.requant import rounding_divide_by_pot as rounding_shift
+from aotgen.ops import fixed_point as fp
 
 Int64 = npt.NDArray[np.int64]
 
@@ -51,12 +52,7 @@ def difference_scale(scale: float) -> tuple[int, int, int]:
 
 def scaled_differences(multiplier: int, shift: int) -> Int64:
     """int64 [256]: the differences -255 .. 0 with 26 bits behind the point."""
-    differences = np.arange(-255, 1, dtype=np.int64)
-    if shift < 0:
-        product = srdhm(differences, np.int64(multiplier))
-        return rounding_shift(product, np.int64(-shift))
-    moved = ((differences << shift) - _LOW & 0xFFFFFFFF) + _LOW
-    return srdhm(moved, np.int64(multiplier))
+    return np.asarray(fp.scaled(np.arange(-255, 1, dtype=np.int64), multiplier, shift))
 
 
 def exp_of_differences(multiplier: int, shift: int, lowest: int) -> Int64:

@@ -41,7 +41,7 @@ from aotgen.ir.graph import Node, Value
 from aotgen.ir.types import DType, Requant, TensorType
 from aotgen.ops import fixed_point16 as f16
 from aotgen.ops.common import AnyArray, Arrays, expect_rank, expect_shape, fail, need, type_of
-from aotgen.ops.quantized_tables import sigmoid_table
+from aotgen.ops.quantized_tables import sigmoid_i16, tanh_i16
 from aotgen.ops.registry import OpDef, OpPattern, register
 
 RESULTS = ("y", "h", "c")
@@ -85,21 +85,9 @@ def within_i16(x: Int64) -> Int64:
     return np.clip(x, -32768, 32767)
 
 
-def _table_values(scaled: Int64, bits: int) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """(65536 * sigmoid(|scaled| / (24 * 2^bits)) with ``bits`` more bits, whether it saturates)."""
-    table = sigmoid_table().astype(np.int64)
-    size = np.abs(scaled)
-    index = np.minimum(size >> bits, 254)
-    part = size & ((1 << bits) - 1)
-    return (table[index] << bits) + part * (table[index + 1] - table[index]), size >> bits >= 255
-
-
 def table_sigmoid(x: Int64) -> Int64:
     """32768 * sigmoid(x / 4096), as TFLite's int16 LOGISTIC."""
-    scaled = 3 * x
-    value, full = _table_values(scaled, 9)
-    value = np.where(full, 0x7FFF << 10, value)
-    return np.where(scaled >= 0, value + 512, (1 << 25) + 511 - value) >> 10
+    return np.asarray(sigmoid_i16({"multiplier": 3, "shift": 0}, x))
 
 
 def tanh_scale(power: int) -> tuple[int, int]:
@@ -110,11 +98,8 @@ def tanh_scale(power: int) -> tuple[int, int]:
 
 def table_tanh(x: Int64, power: int) -> Int64:
     """32768 * tanh(x * 2^``power``), as TFLite's int16 TANH."""
-    multiplier, right = tanh_scale(power)
-    scaled = (x * multiplier + ((1 << right) >> 1)) >> right
-    value, full = _table_values(scaled, 8)
-    value = np.where(full, 0xFFFF << 8, value) - (1 << 23)
-    return np.where(scaled >= 0, value + 128, 127 - value) >> 8
+    multiplier, shift = tanh_scale(power)
+    return np.asarray(tanh_i16({"multiplier": multiplier, "shift": shift}, x))
 
 
 def _scaled(x: Int64, scale: tuple[int, int], *, wide: bool = False) -> Int64:

@@ -222,9 +222,7 @@ def _log_softmax(attrs: dict[str, Any], row: Row) -> Callable[[Operand], Operand
     """(x - max) - log(sum of exp(x - max)) in steps of 1/16 below the highest value."""
     scale = attrs["multiplier"], attrs["shift"]
     powers = _Table("exp", exp_tables.exp_of_differences(*scale, attrs["lowest"]))
-    # Where it does not count a difference may be beyond an int32: it is not read then.
-    differences = np.clip(exp_tables.scaled_differences(*scale), -(1 << 31), (1 << 31) - 1)
-    scaled = _Table("scaled", differences)
+    scaled = _Table("scaled", exp_tables.scaled_differences(*scale))
     top = row.max()
     total = _sum_of_powers(row, top, powers)
     log = _once("log_at_least_one", _log_at_least_one, total)
@@ -262,17 +260,12 @@ def _softmax_i16(attrs: dict[str, Any], row: Row) -> Callable[[Operand], Operand
     half = fp.shift_left_by(fp.like(bits, 1), bits - 1)
 
     def result(x: Operand) -> Operand:
-        return fp.clamp(_shift_right_by(power(x) * factor + half, bits), 0, 32767)
+        return fp.clamp(fp.shift_right_by(power(x) * factor + half, bits), 0, 32767)
 
     return result
 
 
-def _shift_right_by(x: Operand, bits: Operand) -> Operand:
-    """floor(``x`` / 2^``bits``)."""
-    return call("shift_right", x, bits) if isinstance(x, Expr) else x >> bits
-
-
-def _inverse_root(x: Operand) -> tuple[Operand, Operand]:
+def inverse_root(x: Operand) -> tuple[Operand, Operand]:
     """1 / sqrt(x) of a whole number as a multiplier and a shift to the right; of 0 as of 1.
 
     Five steps of Newton's method on x brought to [1/4, 1), as TFLite's
@@ -305,8 +298,8 @@ def _l2_norm(attrs: dict[str, Any], row: Row) -> Callable[[Operand], Operand]:
     zero, dtype = attrs["zero"], attrs["dtype"]
     lo, hi = fp.limits(dtype)
     total = row.map(lambda x: (x - zero) * (x - zero)).sum()
-    factor = _once("inverse_root", lambda x: _inverse_root(x)[0], total)
-    shift = _once("inverse_root_shift", lambda x: _inverse_root(x)[1], total)
+    factor = _once("inverse_root", lambda x: inverse_root(x)[0], total)
+    shift = _once("inverse_root_shift", lambda x: inverse_root(x)[1], total)
 
     def result(x: Operand) -> Operand:
         if dtype is DType.U8:

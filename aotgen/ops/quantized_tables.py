@@ -5,6 +5,7 @@ down.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ over all of int16.
 """
 
 
+@cache
 def sigmoid_table() -> AnyArray:
     """65536 / (1 + exp(-i / 24)) for i in 0..255 as TFLite's table has it: to nearest, but for
     ``ROUNDED_UP``.
@@ -54,6 +56,7 @@ def sigmoid_table() -> AnyArray:
     x = np.arange(256) / SIGMOID_STEP
     values = np.rint(65536.0 / (1.0 + np.exp(-x))).astype(np.int32)
     values[list(ROUNDED_UP)] += 1
+    values.setflags(write=False)
     return values
 
 
@@ -109,7 +112,7 @@ def _sigmoid_value(x: Operand, bits: int) -> tuple[Operand, Operand]:
     return fp.shift_left(low, bits) + step * fp.low_bits(size, bits), index
 
 
-def _sigmoid(attrs: Attributes, x: Operand) -> Operand:
+def sigmoid_i16(attrs: Attributes, x: Operand) -> Operand:
     """32768 * sigmoid."""
     scaled = _scaled_input(attrs, x)
     value, index = _sigmoid_value(scaled, 9)
@@ -119,7 +122,7 @@ def _sigmoid(attrs: Attributes, x: Operand) -> Operand:
     return fp.shift_right(fp.select(fp.negative(scaled), mirrored, value + (1 << 9)), 10)
 
 
-def _tanh(attrs: Attributes, x: Operand) -> Operand:
+def tanh_i16(attrs: Attributes, x: Operand) -> Operand:
     """32768 * tanh, as 2 sigmoid(2 x) - 1."""
     scaled = _scaled_input(attrs, x)
     value, index = _sigmoid_value(scaled, 8)
@@ -144,8 +147,8 @@ def _register(
 
 
 _register("interpolate", _infer_interpolate, _interpolate)
-_register("sigmoid_i16", _infer_i16, _sigmoid)
-_register("tanh_i16", _infer_i16, _tanh)
+_register("sigmoid_i16", _infer_i16, sigmoid_i16)
+_register("tanh_i16", _infer_i16, tanh_i16)
 
 
 def _sqrt_steps(node: Node, arrays: Arrays) -> list[AnyArray]:

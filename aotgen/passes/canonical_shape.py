@@ -14,6 +14,7 @@ pool over the whole image = reduce_mean, reduce_max
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from aotgen.ir.graph import Node, Value
 from aotgen.passes.layout import broadcasts
@@ -95,6 +96,24 @@ def _reshape_behind(rw: Rewriter, match: Match) -> str | None:
     return None
 
 
+_NOT_SPATIAL = "does not pad the spatial axes with a constant"
+
+
+def _spatial_pads(pad: Node) -> tuple[int, ...] | None:
+    """Begins, then ends of the spatial axes; None when it crops, or pads others or by a mode."""
+    rank, pads = pad.input(0).type.rank, pad.attrs["pads"]
+    outer = (pads[0], pads[rank - 1], pads[rank], pads[2 * rank - 1])
+    if pad.attrs["mode"] != "constant" or any(outer) or min(pads) < 0:
+        return None
+    return (*pads[1 : rank - 1], *pads[rank + 1 : 2 * rank - 1])
+
+
+def _with_pads(node: Node, pads: tuple[int, ...]) -> dict[str, Any]:
+    """The node's attributes with ``pads`` added to its own."""
+    own = zip(node.attrs["pads"], pads, strict=True)
+    return {**node.attrs, "pads": tuple(a + b for a, b in own)}
+
+
 def _pad_into_window(rw: Rewriter, match: Match) -> str | None:
     """Explicit zeros in front of a conv, average or max pool become its own pads.
 
@@ -103,18 +122,13 @@ def _pad_into_window(rw: Rewriter, match: Match) -> str | None:
     window sees one element of x.
     """
     node, pad, x = match.root, match.node("padded"), match["x"]
-    rank = x.type.rank
-    pads, mode, value = pad.attrs["pads"], pad.attrs["mode"], pad.attrs["value"]
-    outer = (pads[0], pads[rank - 1], pads[rank], pads[2 * rank - 1])
-    if mode != "constant" or any(outer) or min(pads) < 0:
-        return "does not pad the spatial axes with a constant"
-    begins, ends = pads[1 : rank - 1], pads[rank + 1 : 2 * rank - 1]
-    attrs = dict(node.attrs)
-    own = attrs["pads"]
-    reason = _pad_reason(node, x, value, begins + ends)
+    pads = _spatial_pads(pad)
+    if pads is None:
+        return _NOT_SPATIAL
+    reason = _pad_reason(node, x, pad.attrs["value"], pads)
     if reason:
         return reason
-    attrs["pads"] = tuple(a + b for a, b in zip(own, (*begins, *ends), strict=True))
+    attrs = _with_pads(node, pads)
     if node.op == "avg_pool":
         attrs["count_include_pad"] = True
     rw.replace(node, node.op, [x, *node.inputs[1:]], attrs, absorbed=[pad], name=node.name)
@@ -131,20 +145,16 @@ def _pad_into_integer_conv(rw: Rewriter, match: Match) -> str | None:
     pad, zero = node.input(0).producer, node.optional(3)
     if pad is None or pad.op != "pad":
         return "does not follow a pad"
-    x, pads = pad.input(0), pad.attrs["pads"]
-    rank = x.type.rank
-    outer = (pads[0], pads[rank - 1], pads[rank], pads[2 * rank - 1])
-    if pad.attrs["mode"] != "constant" or any(outer) or min(pads) < 0:
-        return "does not pad the spatial axes with a constant"
+    pads = _spatial_pads(pad)
+    if pads is None:
+        return _NOT_SPATIAL
     if zero is not None and zero.const is None:
         return "its zero point is known only at run time"
     known = 0 if zero is None or zero.const is None else int(zero.const.reshape(-1)[0])
     if int(pad.attrs["value"]) != known:
         return "does not pad with the zero point"
-    begins, ends = pads[1 : rank - 1], pads[rank + 1 : 2 * rank - 1]
-    own = zip(node.attrs["pads"], (*begins, *ends), strict=True)
-    attrs = {**node.attrs, "pads": tuple(a + b for a, b in own)}
-    rw.replace(node, "qconv", [x, *node.inputs[1:]], attrs, absorbed=[pad], name=node.name)
+    inputs = [pad.input(0), *node.inputs[1:]]
+    rw.replace(node, "qconv", inputs, _with_pads(node, pads), absorbed=[pad], name=node.name)
     return None
 
 

@@ -74,6 +74,14 @@ class ConvShape:
         stays = self.stride == (1, 1, 1) and not any((*self.begin, *self.end))
         return self.is_pointwise and stays
 
+    def inside(self, axis: int) -> tuple[int, int]:
+        """The range of outputs along an axis whose window lies inside the input."""
+        reach = (self.kernel[axis] - 1) * self.dilation[axis]
+        low = -(-self.begin[axis] // self.stride[axis])
+        high = (self.size[axis] - 1 + self.begin[axis] - reach) // self.stride[axis] + 1
+        low = min(low, self.out[axis])
+        return low, max(low, min(high, self.out[axis]))
+
     @property
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.groups == self.channels == self.outputs

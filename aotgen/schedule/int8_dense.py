@@ -103,15 +103,12 @@ class Int8Dense(ConstantWeights):
     name = "int8_dense"
 
     def applies(self, group: Group, target: Target) -> str | None:
-        reason = why_not(group, target)
-        if reason is not None:
-            return reason
         node = group.nodes[0]
-        if node.op != "qconv":
-            return None
-        if node.attrs["groups"] != 1:
+        if node.op == "qconv" and node.attrs["groups"] != 1:
             return "needs one group"
-        return None if len(node.input(0).shape) <= 4 else "needs one or two spatial axes"
+        if node.op == "qconv" and len(node.input(0).shape) > 4:
+            return "needs one or two spatial axes"
+        return why_not(group, target)
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
         most = max(_most_pixels(v, target) for v in (1, 2, 4))
@@ -155,7 +152,7 @@ class Int8Dense(ConstantWeights):
         outputs, weights = len(bias), np.concatenate(parts, axis=1)
         if is_flat(node, x, y):
             source = _flat_source(x)
-            context = _flat_context(source, x, y, pixels)
+            context = _flat_context(x, y)
             units = math.prod(x.shape[:-1])
             spatial, taps = [pixels, 1], 1
         else:
@@ -257,7 +254,7 @@ def _flat_source(x: View) -> Source:
     return Source("patch", True, (), depth, -(-depth // 4) * 4)
 
 
-def _flat_context(source: Source, x: View, y: View, pixels: int) -> dict[str, Any]:
+def _flat_context(x: View, y: View) -> dict[str, Any]:
     return {
         "from_pixel": x.row_stride,
         "y_pixel": y.row_stride,

@@ -42,9 +42,6 @@ class Int8Depthwise(ConstantWeights):
     name = "int8_depthwise"
 
     def applies(self, group: Group, target: Target) -> str | None:
-        reason = why_not(group, target)
-        if reason is not None:
-            return reason
         node = group.nodes[0]
         if node.op != "qconv" or len(node.input(0).shape) != 4:
             return "needs a 2-D convolution"
@@ -53,7 +50,7 @@ class Int8Depthwise(ConstantWeights):
             return "needs a depthwise convolution"
         if shape.kernel[1] < 2 or shape.taps > _MOST_TAPS:
             return f"needs a window of two rows or more and at most {_MOST_TAPS} elements"
-        return None
+        return why_not(group, target)
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
         return (Knob("tile", "ordinal", (1, 2, 3, 4), "vectors of outputs"),)

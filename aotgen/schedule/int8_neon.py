@@ -51,7 +51,7 @@ from aotgen.schedule.intrinsics import (
     Intrinsic,
     intrinsics_for,
 )
-from aotgen.schedule.quantized import ConstantWeights, as_conv, title
+from aotgen.schedule.quantized import ConstantWeights, as_conv, known_zero, reduction, title
 from aotgen.schedule.tiles import split_even
 from aotgen.target.target import Target
 
@@ -174,7 +174,7 @@ def _instructions(node: Node, target: Target, pixels: int, vectors: int) -> floa
     """Executed by all tiles of a layer."""
     groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
     outputs = -(-(node.output.shape[-1] // groups) // LANES)
-    depth = _reduction(node)
+    depth = reduction(node)
     whole, tail = divmod(_pixels(node), pixels)
     total = 0.0
     for rows, count in ((pixels, whole), (tail, 1)):
@@ -184,14 +184,6 @@ def _instructions(node: Node, target: Target, pixels: int, vectors: int) -> floa
             tile = _tile(_family(target), rows, run.size)
             total += groups * count * run.count * tile.instructions(depth)
     return total
-
-
-def _reduction(node: Node) -> int:
-    """Products summed per output."""
-    w: tuple[int, ...] = node.input(1).shape
-    if node.op == "qconv":
-        return math.prod(w[1:])
-    return w[-1] if node.attrs["trans_b"] else w[-2]
 
 
 class _Writer:
@@ -350,7 +342,7 @@ class _Writer:
             "left": affine(("ow", shape.stride[2]), offset=-shape.begin[2]),
             "kh": affine(("kh", shape.dilation[1])), "kw": affine(("kw", shape.dilation[2])),
             "out": shape.out[1:], "pad": input_zero(self.node),
-            "raw_pad": input_zero(self.node) + (128 if self.x.dtype.value == "u8" else 0),
+            "raw_pad": int(known_zero(self.node, 3)[0]),
         }  # fmt: skip
 
 
@@ -360,10 +352,8 @@ def _inside(shape: ConvShape) -> tuple[str, bool]:
     """
     tests = []
     for i, name in ((1, "oh"), (2, "ow")):
-        reach = (shape.kernel[i] - 1) * shape.dilation[i]
-        first = -(-shape.begin[i] // shape.stride[i])
-        end = (shape.size[i] - 1 - reach + shape.begin[i]) // shape.stride[i] + 1
-        if first >= min(end, shape.out[i]):
+        first, end = shape.inside(i)
+        if first >= end:
             return "", True
         if first > 0:
             tests.append(f"{name} >= {first}")

@@ -21,7 +21,7 @@ from aotgen.schedule.int8_neon_operands import (
     weights_of,
     why_not_neon,
 )
-from aotgen.schedule.quantized import ConstantWeights, as_conv, title
+from aotgen.schedule.quantized import ConstantWeights, as_conv, known_zero, title
 from aotgen.target.target import Target
 
 BLOCK = 8
@@ -76,7 +76,7 @@ class Int8NeonDepthwise(ConstantWeights):
         if node.attrs["requant"].kind == "real":
             return "has no float64 scales"
         shape = ConvShape.of(as_conv(node))
-        if not shape.groups == shape.channels == shape.outputs or shape.channels < BLOCK:
+        if not shape.is_depthwise or shape.channels < BLOCK:
             return f"needs a depthwise convolution of at least {BLOCK} channels"
         if shape.axes > 2 or shape.taps > MAX_TAPS:
             return f"needs at most two spatial axes and {MAX_TAPS} taps"
@@ -180,7 +180,7 @@ def _geometry(node: Node, shape: ConvShape, x: View, y: View) -> dict[str, Any]:
     row = f"r % {shape.out[1]}" if shape.batch > 1 else "r"
     return {
         "scaling": rule, "flip": x.dtype.value == "u8", "ytype": y.dtype.c,
-        "pad": zero, "raw_pad": zero + (128 if x.dtype.value == "u8" else 0),
+        "pad": zero, "raw_pad": int(known_zero(node, 3)[0]),
         "channels": shape.channels, "blocks": -(-shape.channels // BLOCK),
         "q_block": BLOCK * (1 + rule.vectors), "batch": shape.batch,
         "x_batch": x.strides[0], "x_row": xs[1], "x_pixel": xs[2],

@@ -15,7 +15,7 @@ from aotgen.ir.types import DType
 from aotgen.ops.fixed_point import limits
 from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, Template, View, Views
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import terms
+from aotgen.schedule.dense import affine, terms
 from aotgen.schedule.tiles import core_model
 from aotgen.target.target import Target
 
@@ -184,20 +184,14 @@ def _places(window: _Window, clipped: bool) -> dict[str, Any]:
     start = shape.begin[1] * row + shape.begin[2] * column
     x, y = [("n", image)] if shape.batch > 1 else [], [("n", window.y[0])] * (shape.batch > 1)
     return {
-        "top": _position("r", down, shape.begin[1]),
-        "left": _position("t", across, shape.begin[2]),
+        "top": affine(("r", down), offset=-shape.begin[1]),
+        "left": affine(("t", across), offset=-shape.begin[2]),
         "first_cell": terms("x", *x, *inside, *skipped, offset=-start),
         "whole_window": terms("x", *x, *inside),
         "to": terms("y", *y, *pixel),
         "row_step": shape.dilation[1] * row,
         "column_step": shape.dilation[2] * column,
     }
-
-
-def _position(index: str, stride: int, begin: int) -> str:
-    """C text of index * stride - begin."""
-    product = index if stride == 1 else f"{index} * {stride}"
-    return f"{product} - {begin}" if begin else product
 
 
 def _lanes(node: Node, target: Target) -> int:

@@ -74,7 +74,8 @@ def why_not(group: Group, target: Target) -> str | None:
         return reason
     node = group.nodes[0]
     requant = node.attrs["requant"]
-    if _centred(node).max(initial=0) > 254:
+    operands = operands_of(node, fold=True)
+    if operands.share is not None and operands.centred.max(initial=0) > 254:
         return "needs weights that are two int8 less their zero point"
     if requant.kind == "real" and _largest_sum(node) * max(map(abs, requant.scale)) >= 1 << 30:
         return "needs scales that keep every sum in range"
@@ -86,20 +87,14 @@ def pad_byte(node: Node) -> int:
     return int(known_zero(node, 3)[0]) + (128 if node.input(0).dtype is DType.I8 else 0)
 
 
-def _centred(node: Node) -> Ints:
-    """The weights less their zero points, [channels, reduction]."""
-    operands = operands_of(node, fold=True)
-    weights = operands.weights.astype(np.int64)
-    return weights if operands.share is None else weights + operands.share[:, None]
-
-
 def weights_and_bias(node: Node) -> tuple[list[I8], I32]:
     """(int8 [channels, reduction], int32 [channels]: what sums of uint8 inputs start from).
 
     uint8 weights may lie too far from their zero point for an int8: they are the sum of two, and
     the kernel goes over its input twice.
     """
-    operands, centred = operands_of(node, fold=True), _centred(node)
+    operands = operands_of(node, fold=True)
+    centred = operands.centred
     bias = np.zeros(len(centred), np.int64)
     if operands.bias is not None:
         bias += operands.bias
@@ -112,7 +107,7 @@ def weights_and_bias(node: Node) -> tuple[list[I8], I32]:
 
 def _largest_sum(node: Node) -> int:
     """A bound of the absolute sums, bias included."""
-    weights = _centred(node)
+    weights = operands_of(node, fold=True).centred
     zero = int(known_zero(node, 3)[0])
     first = -128 if node.input(0).dtype is DType.I8 else 0
     reach = max(abs(first - zero), abs(first + 255 - zero))

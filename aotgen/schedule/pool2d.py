@@ -326,21 +326,12 @@ class _Body:
         self.extra = (0,) * (3 - shape.axes) + extra
         self.include = not is_max and bool(node.attrs["count_include_pad"])
 
-    def inside(self, axis: int) -> tuple[int, int]:
-        """The range of outputs along an axis whose window lies inside the input."""
-        s = self.shape
-        reach = (s.kernel[axis] - 1) * s.dilation[axis]
-        low = -(-s.begin[axis] // s.stride[axis])
-        high = (s.size[axis] - 1 + s.begin[axis] - reach) // s.stride[axis] + 1
-        low = min(low, s.out[axis])
-        return low, max(low, min(high, s.out[axis]))
-
     def tile_inside(self, outputs: int) -> list[int]:
         """Cut the columns whose window lies inside into tiles of at most ``outputs``; their sizes,
         without those of one.
         """
-        low, high = self.inside(2)
-        rows_low, rows_high = self.inside(1)
+        low, high = self.shape.inside(2)
+        rows_low, rows_high = self.shape.inside(1)
         self.tile = outputs if low < high and rows_low < rows_high else 1
         if self.tile == 1:
             return []
@@ -356,7 +347,7 @@ class _Body:
         return ", ".join(args)
 
     def rows(self) -> list[Block]:
-        low, high = self.inside(1)
+        low, high = self.shape.inside(1)
         inner = self._row("kh0", "khn", "rows_counted" if self._counts else "")
         lines: list[Block] = [*self._clip(1, "r", "kh0", "khn", "rows_counted"), *inner]
         if low == 0 and high == self.shape.out[1]:
@@ -411,7 +402,7 @@ class _Body:
     def _row(self, kh0: str, kh: str, counted: str) -> list[Block]:
         """All columns of output row r, whose window has rows kh0 .. kh0 + kh inside."""
         s = self.shape
-        low, high = self.inside(2)
+        low, high = self.shape.inside(2)
         made: list[Block] = []
         for start, end, whole in ((0, low, False), (low, high, True), (high, s.out[2], False)):
             if start >= end:

@@ -49,6 +49,12 @@ class Operands:
     pad: int
     offset: int
 
+    @property
+    def centred(self) -> Ints:
+        """The weights less their zero points, [channels, reduction]."""
+        wide = self.weights.astype(np.int64)
+        return wide if self.share is None else wide + self.share[:, None]
+
 
 def known_zero(node: Node, index: int) -> Ints:
     """A constant zero point, flat; [0] when absent."""
@@ -56,6 +62,14 @@ def known_zero(node: Node, index: int) -> Ints:
     if value is None or value.const is None:
         return np.zeros(1, np.int64)
     return value.const.reshape(-1).astype(np.int64)
+
+
+def reduction(node: Node) -> int:
+    """Products summed per output."""
+    w: tuple[int, ...] = node.input(1).shape
+    if node.op == "qconv":
+        return math.prod(w[1:])
+    return w[-1] if node.attrs["trans_b"] else w[-2]
 
 
 def _matrix(node: Node) -> npt.NDArray[Any]:
@@ -217,7 +231,7 @@ class ConstantWeights(Template):
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
         node = group.nodes[0]
-        macs: int = node.output.type.numel * int(_matrix(node).shape[1])
+        macs = node.output.type.numel * reduction(node)
         return macs / (1.5e9 * target.vl * self.products(target))
 
 

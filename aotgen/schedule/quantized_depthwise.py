@@ -76,13 +76,7 @@ class QuantizedDepthwise(ConstantWeights):
         wide = max(channels, target.vl)
         weights = np.zeros((shape.taps, wide), np.int8)
         weights[:, :channels] = operands.weights.T
-        inside = []
-        for i in (1, 2):
-            span = (shape.kernel[i] - 1) * shape.dilation[i]
-            first = -(-shape.begin[i] // shape.stride[i])
-            end = (shape.size[i] - 1 - span + shape.begin[i]) // shape.stride[i] + 1
-            first = min(first, shape.out[i])
-            inside.append((first, max(first, min(end, shape.out[i]))))
+        inside = [shape.inside(i) for i in (1, 2)]
         taps = [
             (h * shape.dilation[1], w * shape.dilation[2])
             for h in range(shape.kernel[1])

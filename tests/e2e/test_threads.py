@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,6 @@ from tests.tflite_builder import ModelBuilder
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "ds_cnn")
 BOARDS = ("host", "host-avx2", "host-scalar")
-RESULT = re.compile(r"case \d+ output .*")
 
 
 def floats(*shape: int) -> np.ndarray:

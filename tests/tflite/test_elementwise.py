@@ -290,6 +290,7 @@ def compiled(mode: RequantMode, board: str, chosen: list[Case]) -> None:
     report = sweep(chosen, mode, board, size=len(chosen))
     assert not report.wrong, "\n".join(report.wrong)
     assert not report.refused, str(report.refused)
+    assert not report.unknown and report.passed == len(chosen), str(report)
 
 
 def one_of_each(mode: RequantMode) -> list[Case]:

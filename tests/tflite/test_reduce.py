@@ -266,6 +266,7 @@ def test_compiled(mode: RequantMode) -> None:
     report = sweep(cases, mode, size=len(cases))
     assert not report.wrong, "\n".join(report.wrong)
     assert not report.refused, str(report.refused)
+    assert not report.unknown and report.passed == len(cases), str(report)
 
 
 def refusal(case: Case) -> str:

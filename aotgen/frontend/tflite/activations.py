@@ -18,12 +18,12 @@ from aotgen.frontend.tflite.node import TfliteNode
 from aotgen.frontend.tflite.registry import converter
 from aotgen.frontend.tflite.scales import EIGHT_BITS, F32, rounded
 from aotgen.frontend.tflite.sigmoid_tables import sigmoid_steps, tanh_steps
-from aotgen.ir import requant
 from aotgen.ir.graph import Node, Value
 from aotgen.ir.requant import quantize_multiplier
 from aotgen.ir.types import Array, DType
 from aotgen.ops import fixed_point as fp
 from aotgen.ops.fixed_point import UNIT, limits
+from aotgen.ops.quantized_softmax import inverse_root
 from aotgen.ops.registry import op_def
 
 Function = Callable[[Array], Array]
@@ -236,46 +236,10 @@ def _rsqrt_8bit(node: TfliteNode) -> Value:
         if x <= 0:
             steps.append(most)
             continue
-        inverse, inverse_shift = inverse_root(x)
-        root = _scaled(1, inverse, inverse_shift + RSQRT_SHIFT)
-        steps.append(_scaled(root, multiplier, shift - RSQRT_SHIFT) + zero)
+        inverse, right = (int(v) for v in inverse_root(np.int64(x)))
+        root = fp.scaled(np.int64(1), inverse, RSQRT_SHIFT - right)
+        steps.append(int(fp.scaled(root, multiplier, shift - RSQRT_SHIFT)) + zero)
     return table_8bit(node, np.asarray(steps))
-
-
-def _scaled(x: int, multiplier: int, shift: int) -> int:
-    array, m = np.asarray(x, np.int64), np.asarray(multiplier, np.int64)
-    high = requant.doubling_high_mul(array << max(shift, 0), m)
-    return int(requant.rounding_divide_by_pot(high, np.asarray(max(-shift, 0), np.int64)))
-
-
-def inverse_root(x: int) -> tuple[int, int]:
-    """1 / sqrt(``x``) as (multiplier, left shift): five steps of Newton and Raphson in fixed point,
-    TFLite's GetInvSqrtQuantizedMultiplierExp.
-    """
-    if x <= 1:
-        return (1 << 31) - 1, 0
-    shift = 11
-    while x >= 1 << 29:
-        x //= 4
-        shift += 1
-    pairs = (32 - x.bit_length() - 1) // 2 - 1
-    shift -= pairs
-    # x, its half, and the root have 28 bits behind the point.
-    wide = np.asarray((x << 2 * pairs) >> 1, np.int64)
-    half = requant.rounding_divide_by_pot(wide, np.asarray(1, np.int64))
-    three_halves = np.asarray(3 << 27, np.int64)
-    root = np.asarray(1 << 28, np.int64)
-    for _ in range(5):
-        square = requant.doubling_high_mul(root, root)
-        cube = fp.saturating_shift_left(requant.doubling_high_mul(square, root), 6)
-        first = requant.doubling_high_mul(three_halves, root)
-        step = first - requant.doubling_high_mul(half, cube)
-        root = fp.saturating_shift_left(fp.wrapped(step), 3)
-    # sqrt(1/2) with 31 bits
-    result = int(requant.doubling_high_mul(root, np.asarray(1518500250, np.int64)))
-    if shift < 0:
-        result, shift = result << -shift, 0
-    return result, -shift
 
 
 @converter("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")

@@ -46,11 +46,13 @@ class Scope:
         unknown: tensors that an earlier problem leaves without a value.
         states: of its variable tensors.
         used: tensors that something reads.
+        operators: those that an output depends on, or that have an effect, in order.
     """
 
     subgraph: Subgraph
     names: Mapping[int, str]
     used: set[int]
+    operators: Sequence[Operator]
     values: dict[int, Output] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     states: dict[int, State] = field(default_factory=dict)
@@ -132,12 +134,12 @@ class Importer:
     def _open(self, subgraph: Subgraph) -> Scope:
         live = _live_operators(subgraph)
         used = {i for o in live for i in o.inputs if i is not None} | set(subgraph.outputs)
-        scope = Scope(subgraph, self._names[subgraph.index], used)
+        scope = Scope(subgraph, self._names[subgraph.index], used, live)
         self._scopes.append(scope)
         return scope
 
     def _convert_all(self, scope: Scope) -> None:
-        for operator in _live_operators(scope.subgraph):
+        for operator in scope.operators:
             self._convert(scope, operator)
 
     def import_subgraph(self, index: int, inputs: Sequence[Value] = ()) -> list[Output | None]:
@@ -357,10 +359,6 @@ class Importer:
         if tensor.dtype is None:
             raise Refused(f"element type {tensor.type.lower()} is not supported here")
         return tensor.dtype
-
-    def is_used(self, number: int) -> bool:
-        """Whether something reads a tensor of the subgraph that is being converted."""
-        return number in self._scopes[-1].used
 
     # the end
 

@@ -60,13 +60,11 @@ class TfliteNode(FileNode):
         importer: the import that this is part of; state lives there.
         name: the name of its first output tensor.
         op: the builtin operator's name in the schema.
-        version: of the operator.
         mode: whose integer arithmetic the model gets, "tflm" or "litert".
         inputs: in the file's order; None for one that is absent, and for a resource.
         options: all fields of the operator's builtin options; defaults where the file has none.
             Enums are names ("SAME", "RELU6"), tensor types DTypes (None for one the IR lacks).
         custom: custom options.
-        custom_code: name of a custom operator, else "".
     """
 
     def __init__(
@@ -82,11 +80,9 @@ class TfliteNode(FileNode):
         )
         self.importer = importer
         self.op: str = operator.op
-        self.version: int = operator.version
         self.mode: Mode = importer.mode
         self.options: Mapping[str, Any] = operator.options
         self.custom: bytes = operator.custom
-        self.custom_code: str = operator.custom_code
         self._bound = list(inputs)
         self._operator = operator
         self._input_tensors, self._output_tensors = tensors
@@ -143,15 +139,6 @@ class TfliteNode(FileNode):
             self.refuse(f"input {index} is not a variable tensor", "the model is malformed")
         self.importer.set_variable(number, value)
 
-    @property
-    def output_count(self) -> int:
-        return len(self._output_tensors)
-
-    def is_used(self, index: int) -> bool:
-        """Whether anything reads output ``index``."""
-        outputs = self._operator.outputs
-        return index < len(outputs) and self.importer.is_used(outputs[index])
-
     def output_dtype(self, index: int = 0) -> DType:
         """Element type of output ``index``, which the IR must have."""
         return self.importer.dtype(self._output_tensor(index))
@@ -159,12 +146,6 @@ class TfliteNode(FileNode):
     def output_quant(self, index: int = 0) -> Quant | None:
         """Quantization of output ``index``, as the file declares it."""
         return self._output_tensor(index).quant
-
-    def output_shape(self, index: int = 0) -> tuple[int, ...]:
-        """Shape of output ``index`` as the file declares it; stale where the user binds other
-        input shapes.
-        """
-        return self._output_tensor(index).shape
 
     def _output_tensor(self, index: int) -> Tensor:
         if index >= len(self._output_tensors):

@@ -9,7 +9,7 @@ import numpy as np
 from aotgen.frontend.tflite import byte_tables
 from aotgen.frontend.tflite.node import TfliteNode
 from aotgen.ir.graph import Value
-from aotgen.ir.requant import quantize_multiplier
+from aotgen.ir.requant import quantize_multiplier, round_half_away
 from aotgen.ir.types import Array, DType, Quant
 
 F32 = np.float32
@@ -114,8 +114,7 @@ def output(node: TfliteNode) -> dict[str, Any]:
 
 def rounded(x: Any) -> Any:
     """To the nearest whole number, halves away from zero, as TfLiteRound."""
-    wide = np.asarray(x, np.float64)
-    return np.sign(wide) * np.floor(np.abs(wide) + 0.5)
+    return round_half_away(np.asarray(x, np.float64))
 
 
 def pot_exponent(scale: np.float32) -> int | None:

@@ -11,10 +11,9 @@ import flatbuffers
 import numpy as np
 import pytest
 import tflite
-from typer.testing import CliRunner
 
 import aotgen
-from aotgen.cli.main import app
+from aotgen.cli.main import call
 from aotgen.errors import AotgenError, ModelError, ShapeError, UnsupportedError, UsageError
 from aotgen.frontend import check, load
 from aotgen.frontend.tflite.reader import read
@@ -192,8 +191,7 @@ def test_a_truncated_file(keep: int) -> None:
 def test_the_command_line_exits_with_2(tmp_path: Path) -> None:
     path = tmp_path / "model.tflite"
     path.write_bytes(adder().finish()[:-30])
-    result = CliRunner().invoke(app, ["check", str(path)])
-    assert result.exit_code == 2 or isinstance(result.exception, ModelError)
+    assert call(["check", str(path)]) == 2
 
 
 def test_a_string_that_is_not_text() -> None:
