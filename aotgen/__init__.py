@@ -13,8 +13,10 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-from aotgen.api import compile, load
+import aotgen.tune  # noqa: F401  (the package takes the name first, the function keeps it)
+from aotgen.api import compile, load, tune
 from aotgen.bench import BenchResult
+from aotgen.comparison import Comparison, compare
 from aotgen.errors import (
     AotgenError,
     BoardError,
@@ -35,9 +37,12 @@ from aotgen.validate import ValidateReport
 __all__ = [
     "load",
     "compile",
+    "tune",
+    "compare",
     "Project",
     "CompileOptions",
     "BenchResult",
+    "Comparison",
     "ValidateReport",
     "Board",
     "Target",

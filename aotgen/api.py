@@ -24,6 +24,8 @@ from aotgen.target.target import Target
 
 if TYPE_CHECKING:
     from aotgen.ir.graph import Graph
+    from aotgen.report.tuning import TuneDisplay
+    from aotgen.tune.session import TuneResult
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -69,7 +71,7 @@ def load(
     from aotgen.frontend.io_type import float_io
 
     bound = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
-    mode = _requant_of(Path(path), requant)
+    mode = requant_of(Path(path), requant)
     graph = frontend_load(Path(path), shapes=bound, dims=dict(dims or {}), requant=mode)
     if io_type == "float":
         float_io(graph, ties_to_even=mode is None)
@@ -83,7 +85,7 @@ def load(
     return graph
 
 
-def _requant_of(path: Path, requant: RequantMode | None) -> RequantMode | None:
+def requant_of(path: Path, requant: RequantMode | None) -> RequantMode | None:
     """``requant``, or what a .tflite file has where it is None. The reader refuses one for ONNX."""
     from aotgen.frontend import is_tflite
 
@@ -137,6 +139,7 @@ def compile(
     optimize: Optimize = "speed",
     requant: RequantMode | None = None,
     io_type: IoType = "native",
+    journal: str | os.PathLike[str] | None = None,
     force: bool = False,
     observer: PassObserver | None = None,
     progress: Progress = _quiet,
@@ -158,6 +161,8 @@ def compile(
         optimize: "speed", "ram" or "flash".
         requant: of a .tflite file, "tflm" (which None is) or "litert".
         io_type: "native", or "float" for float32 in place of quantized inputs and outputs.
+        journal: of ``tune``, whose best records to use; None is the one that comes with the board,
+            if any, and "none" is none.
         force: replace a project that is already at ``output``.
         observer: see ``optimise``.
         progress: told what is going on.
@@ -181,16 +186,20 @@ def compile(
         io_type=io_type,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),
+        journal=None if journal is None else os.fspath(journal),
     )
     the_board = board if isinstance(board, Board) else load_board(_board_name(board))
     source = Path(model)
-    options = replace(options, requant=_requant_of(source, requant))
+    options = replace(options, requant=requant_of(source, requant))
     folder = Path(output) if output is not None else Path(f"{source.stem}_{the_board.name}")
     target = target_of(the_board, options)
     check_output(folder, force)
+    from aotgen.tune.apply import open_journal
+
+    tuning = open_journal(options.journal, the_board, target.device)
     progress("reading the model")
     graph = load_for(source, options)
-    whole = _self_contained(source)
+    whole = self_contained(source)
     progress("running the passes")
     graph = optimise(graph, options, observer)
 
@@ -198,8 +207,84 @@ def compile(
 
     progress("planning and writing the project")
     with new_folder(folder) as fresh:
-        generate(graph, the_board, target, options, fresh, whole, observer=observer)
+        generate(graph, the_board, target, options, fresh, whole, observer, tuning)
     return Project(folder, the_board)
+
+
+def tune(
+    model: str | os.PathLike[str],
+    board: str | os.PathLike[str] | Board = "host",
+    journal: str | os.PathLike[str] = "tune.jsonl",
+    *,
+    trials: int | None = None,
+    trials_per_task: int | None = None,
+    early_stopping: int | None = None,
+    budget_seconds: float | None = None,
+    tuner: str = "xgb",
+    seed: int = 0,
+    tasks: Sequence[str] = (),
+    runner: str | None = None,
+    scheduler: str | None = None,
+    number: int | None = None,
+    repeat: int | None = None,
+    min_repeat_ms: float | None = None,
+    timeout: float | None = None,
+    network: bool = True,
+    options: CompileOptions | None = None,
+    display: TuneDisplay | None = None,
+    progress: Progress = _quiet,
+) -> TuneResult:
+    """Measure candidates for the kernels of a model on a board; ``compile(journal=...)`` uses what
+    was found.
+
+    What the journal knows is not measured again: the same call goes on where it stopped.
+
+    Args:
+        model: an .onnx or a .tflite file.
+        board: name of a board, path of a board.toml, or a Board.
+        journal: file that gets every result, line by line; created where there is none.
+        trials: candidates of all tasks together, those that the journal knows included; None is 64
+            for each task.
+        trials_per_task: most of one task.
+        early_stopping: a task ends after so many candidates without a better one.
+        budget_seconds: the search ends after so many seconds.
+        tuner: "xgb", "random", "grid" or "ga".
+        seed: of everything random in the search.
+        tasks: only these: numbers ("1,4-6"), keys, or parts of or regular expressions for titles;
+            none for all.
+        runner: where candidates run, as ``--runner``; None is this computer for a board of its
+            architecture, else the board's default. Boards of one kind may be several, with commas.
+        scheduler: address of a Dask scheduler whose workers (``aotgen worker``) measure in place
+            of a runner.
+        number: calls per repeat; None takes as many as make one last ``min_repeat_ms``.
+        repeat: repeats of which the lowest counts; None is the default, as for the next two.
+        min_repeat_ms: shortest repeat.
+        timeout: seconds after which a candidate is given up.
+        network: whether to time the best candidates inside the whole network as well.
+        options: of the compilation that the kernels are for.
+        display: told how it goes.
+        progress: told what is going on before the first candidate.
+
+    Returns:
+        What was found, task by task. It says whether the user stopped it (Ctrl-C).
+
+    Raises:
+        UsageError: an option or the journal is wrong, or a package is missing.
+        ModelError, UnsupportedError, ShapeError: see ``load``.
+        ToolchainError, BoardError: nothing can be built or run any more; the journal has what was
+            measured before.
+    """
+    from aotgen.tune.run import Tunable, measure_options, run_tuning, select
+    from aotgen.tune.session import SearchOptions
+
+    search = SearchOptions(trials, trials_per_task, early_stopping, budget_seconds, tuner, seed)
+    measuring = measure_options(number, repeat, min_repeat_ms, timeout)
+    the_board = board if isinstance(board, Board) else load_board(_board_name(board))
+    tunable = Tunable(Path(model), the_board, options or CompileOptions(), progress)
+    chosen = select(tunable.tasks, tasks)
+    return run_tuning(
+        tunable, chosen, Path(journal), search, measuring, runner, network, display, scheduler
+    )
 
 
 def analyze(
@@ -217,24 +302,27 @@ def analyze(
         As ``compile``.
     """
     from aotgen.codegen.project import analyze as analyze_graph
+    from aotgen.tune.apply import open_journal
 
     chosen = options or CompileOptions()
-    chosen = replace(chosen, requant=_requant_of(Path(model), chosen.requant))
+    chosen = replace(chosen, requant=requant_of(Path(model), chosen.requant))
     the_board = board if isinstance(board, Board) else load_board(_board_name(board))
     target = target_of(the_board, chosen)
+    tuning = open_journal(chosen.journal, the_board, target.device)
     progress("reading the model")
     graph = load_for(Path(model), chosen)
     progress("running the passes")
     graph = optimise(graph, chosen)
     progress("planning")
-    return analyze_graph(graph, the_board, target, chosen, _self_contained(Path(model)))
+    whole = self_contained(Path(model))
+    return analyze_graph(graph, the_board, target, chosen, whole, tuning)
 
 
 def _board_name(board: str | os.PathLike[str]) -> str | Path:
     return board if isinstance(board, str) else Path(board)
 
 
-def _self_contained(path: Path) -> bytes | Path:
+def self_contained(path: Path) -> bytes | Path:
     """A model that ``load`` has accepted: its file, or its bytes with external data drawn in."""
     from aotgen.frontend import is_tflite
 

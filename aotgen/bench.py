@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from aotgen.conditions import Governor, Reading, governor_problems, throttling
-from aotgen.errors import BoardError, UsageError
+from aotgen.counting import RunCost, count_run
+from aotgen.errors import BoardError, ToolchainError, UsageError
 from aotgen.runner.base import DEFAULT_TIMEOUT_S, Argument, Runner, Timing
+from aotgen.runner.qemu import QemuRunner
 from aotgen.target.board import Board, Cluster
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class BenchResult:
         messages: what the program complained of, such as a CPU that it may not use.
         emulated: the times say nothing about the board.
         complete: False when the link broke before the last repeat.
+        cost: under an emulator, what a run executes and how long that takes by the core's model;
+            None where it was not counted: with several threads, or by an emulator that cannot.
     """
 
     times_ms: tuple[float, ...]
@@ -114,6 +118,7 @@ class BenchResult:
     messages: tuple[str, ...] = ()
     emulated: bool = False
     complete: bool = True
+    cost: RunCost | None = None
 
     @property
     def median_ms(self) -> float:
@@ -164,6 +169,7 @@ class BenchResult:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
+        costs = self.cost.layers if self.cost else ()
         return {
             "name": self.name,
             "threads": self.threads,
@@ -194,9 +200,15 @@ class BenchResult:
             "throttled": self.throttled,
             "warnings": list(self.warnings),
             "layers": [
-                {**asdict(layer), "gops": layer.gops, "peak_share": layer.peak_share}
+                {
+                    **asdict(layer),
+                    "gops": layer.gops,
+                    "peak_share": layer.peak_share,
+                    **(asdict(costs[layer.layer]) if costs else {}),
+                }
                 for layer in self.layers
             ],
+            **(self.cost.as_dict() if self.cost else {}),
         }
 
     def __str__(self) -> str:
@@ -297,10 +309,12 @@ def measure(
                 warmup=options.warmup,
                 profile=options.profile,
                 arguments=[*_words(board, place, count, goal, options), *weights],
-                timeout=_timeout_s(options),
+                timeout=timeout_s(options),
                 on_line=seen.line,
             )
             result = _result(info, board, place, count, options, seen, timing)
+            if isinstance(place, QemuRunner):
+                result = _counted(info, board, place, program, weights, options, result)
         except BoardError:
             if seen.times:
                 yield _result(info, board, place, count, options, seen, None)
@@ -308,6 +322,27 @@ def measure(
         if goal is None and result.before.temperature_c is not None:
             goal = result.before.temperature_c + COOL_MARGIN_C
         yield result
+
+
+def _counted(
+    info: Manifest,
+    board: Board,
+    place: QemuRunner,
+    program: Path,
+    weights: Sequence[Argument],
+    options: BenchOptions,
+    result: BenchResult,
+) -> BenchResult:
+    """``result`` with its instructions, which can be counted of one thread on a CPU."""
+    if result.threads > 1 or info.data["device"] != "cpu":
+        return result
+    cluster = cores_in_use(board, (), 1, options.cores)[0]
+    timeout = timeout_s(options)
+    try:
+        cost = count_run(place, program, weights, cluster, timeout, options.profile)
+    except ToolchainError as error:
+        return replace(result, messages=(*result.messages, f"instructions not counted: {error}"))
+    return replace(result, cost=cost)
 
 
 class _Seen:
@@ -365,7 +400,8 @@ def _emulated(place: Runner) -> bool:
     return place.name == "qemu"
 
 
-def _timeout_s(options: BenchOptions) -> float:
+def timeout_s(options: BenchOptions) -> float:
+    """Seconds after which a bench program with these options has hung."""
     runs = options.repeat * (options.number or 1)
     return DEFAULT_TIMEOUT_S * max(1.0, runs / _RUNS_PER_TIMEOUT) + options.cooldown
 

@@ -39,6 +39,8 @@ class CompileOptions:
         io_type: "float" turns quantized inputs and outputs into float32 ones.
         shapes: shape of an input by its name, for inputs whose shape the file leaves open.
         dims: value of a symbolic dimension by its name.
+        journal: path of a tuning journal whose records to use; None is the one that comes with the
+            board, if any, and "none" is none.
     """
 
     opt_level: int = 3
@@ -52,6 +54,7 @@ class CompileOptions:
     io_type: IoType = "native"
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
+    journal: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= MAX_OPT_LEVEL:
@@ -81,8 +84,11 @@ class CompileOptions:
             )
 
     def as_manifest(self) -> dict[str, Any]:
-        """JSON-ready form for manifest.json; ``from_manifest`` reads it back."""
+        """JSON-ready form for manifest.json; ``from_manifest`` reads it back. What was used of a
+        journal is recorded elsewhere; where it lay is nobody's business.
+        """
         data = asdict(self)
+        del data["journal"]
         data["disabled_passes"] = list(self.disabled_passes)
         data["shapes"] = {name: list(shape) for name, shape in sorted(self.shapes.items())}
         data["dims"] = dict(sorted(self.dims.items()))

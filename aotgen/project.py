@@ -283,11 +283,10 @@ class Project:
     ) -> list[BenchResult]:
         """``bench`` with one number of threads after the other, over one connection."""
         options.check(threads, self.info.api.threads)
-        program = self._build_only("bench").program("bench")
+        program, extra = self.bench_program()
         results: list[BenchResult] = []
         with self._runner(runner) as place:
             place.deploy(program)
-            extra = self._weights_arguments()
             try:
                 for result in measure(
                     self.info, self.board, place, program, extra, threads, options
@@ -298,6 +297,14 @@ class Project:
                     raise
                 raise BenchInterrupted(error, results, options.repeat) from error
         return results
+
+    def bench_program(self) -> tuple[Path, list[Argument]]:
+        """The bench program, built when needed, and the arguments that pass it the weights.
+
+        Raises:
+            ToolchainError: it does not build.
+        """
+        return self._build_only("bench").program("bench"), self._weights_arguments()
 
     def validate(
         self,

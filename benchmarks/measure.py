@@ -37,11 +37,18 @@ class AotgenSide:
     `times_ms`, R times per inference, each the mean of N.
     """
 
-    def __init__(self, model: Path, folder: Path, board: str = "host", threads: int = 1) -> None:
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        board: str = "host",
+        threads: int = 1,
+        journal: Path | None = None,
+    ) -> None:
         import aotgen
 
         self.project = aotgen.compile(
-            model, board=board, output=folder, threads=threads, force=True
+            model, board=board, output=folder, threads=threads, journal=journal, force=True
         )
         self.project.build()
         self.program = self._find(folder)

@@ -39,7 +39,7 @@ check mypy "$bin/mypy" --strict aotgen
 rendered=$(mktemp -d)
 trap 'rm -rf "$rendered"' EXIT
 check "render runtime" "$bin/python" scripts/render_runtime.py "$rendered"
-cp .clang-format "$rendered/"
+cp .clang-format board_support/qemu_plugin/*.[ch] "$rendered/"
 files=$(find "$rendered" -name '*.[ch]' | sort)
 if [ -n "$files" ]; then
     # shellcheck disable=SC2086

@@ -102,7 +102,7 @@ if [ -n "${need// /}${want// /}" ]; then
 fi
 
 stamp="$venv/.aotgen-$profile"
-wanted=$(cat pyproject.toml scripts/setup.sh | cksum)
+wanted=$(cat pyproject.toml scripts/setup.sh | cksum)${CI:+ ci}
 if [ "$(cat "$stamp" 2>/dev/null || true)" = "$wanted" ]; then
     exit 0
 fi
@@ -113,4 +113,10 @@ fi
 say "setup: installing aotgen and its Python packages into $venv"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check -e ".[$profile]" ||
     die "pip failed; it needs a network or a package mirror"
+if [ "$profile" = dev ] && [ -n "${CI:-}" ]; then
+    # For the tests of the tutorials; elsewhere they are skipped without it, as it is large. PIP_EXTRA_INDEX_URL may
+    # name an index of its wheels for CPUs alone.
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check -e ".[tutorial]" torch==2.13.0 ||
+        die "pip failed to install torch"
+fi
 printf '%s\n' "$wanted" >"$stamp"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Sequence
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,23 @@ def require_shared(name: str) -> Path:
     path = SHARED / name
     require(path.exists(), str(path))
     return path
+
+
+@contextlib.contextmanager
+def small_disk(size: str) -> Iterator[Path]:
+    """A file system of its own that all may write to; needs root.
+
+    Args:
+        size: as mount has it: "2m".
+    """
+    place = Path(tempfile.mkdtemp(prefix="small-"))
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "none", str(place)]
+    try:
+        mounted = subprocess.run(argv, capture_output=True).returncode == 0
+        require(mounted, "the right to mount a tmpfs")
+        try:
+            yield place
+        finally:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+    finally:
+        place.rmdir()

@@ -244,10 +244,7 @@ MISTAKES = {
     "not a model": ("aotgen_add_model(net MODEL photo.onnx)", "JPEG"),
     "no board": ("aotgen_add_model(net MODEL net.onnx BOARD rk3999)", "did you mean rk3399"),
     "no journal": ("aotgen_add_model(net MODEL net.onnx JOURNAL j.jsonl)", "there is no file"),
-    "journal": (
-        "aotgen_add_model(net MODEL net.onnx JOURNAL photo.onnx)",
-        "--journal is not available yet",
-    ),
+    "journal": ("aotgen_add_model(net MODEL net.onnx JOURNAL photo.onnx)", "is no journal"),
     "name": ("aotgen_add_model(my-net MODEL net.onnx)", "'my-net' cannot start C names"),
     "twice": (
         "add_custom_target(net)\naotgen_add_model(net MODEL net.onnx)",

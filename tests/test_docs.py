@@ -3,11 +3,14 @@
 Each ```console block of README.md and docs/*.md is run in order, one document in one folder that
 looks like a checkout. Lines after a command are what it must print, ``...`` standing for anything.
 A block under a line "`path`:" is a file that the commands use. ``<!-- needs: TOOL... -->`` before a
-block names tools without which it is left out.
+block names tools (``python:NAME``: packages) without which it is left out, ``<!-- slow -->`` leaves
+it to the sweep. Commands in ```sh blocks need what no test has, such as a board: they are only
+parsed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -19,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import typer
 
-from support import require_tool
+from aotgen.cli.main import app
+from support import require
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,7 +34,7 @@ SETS_UP = ("make ", "pip ", ". ")
 """Commands that install aotgen: the test has it already."""
 
 _BLOCK = re.compile(
-    r"(?:^`(?P<path>[^`\n]+)`:\n\n|^<!-- needs: (?P<needs>[^\n]+) -->\n)?"
+    r"(?:^`(?P<path>[^`\n]+)`:\n\n|(?:^<!-- (?:needs: (?P<needs>[^\n]+)|(?P<slow>slow)) -->\n)+)?"
     r"^```(?P<language>\w+)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -49,6 +54,7 @@ class Block:
     line: int
     path: str
     needs: tuple[str, ...]
+    slow: bool
 
     def commands(self) -> Iterator[Command]:
         command: Command | None = None
@@ -73,9 +79,18 @@ def blocks(document: Path) -> list[Block]:
             line=text.count("\n", 0, found.start("body")) + 1,
             path=found["path"] or "",
             needs=tuple((found["needs"] or "").split()),
+            slow=found["slow"] is not None,
         )
         for found in _BLOCK.finditer(text)
     ]
+
+
+def is_there(need: str) -> bool:
+    kind, colon, name = need.partition(":")
+    if colon:
+        assert kind == "python", need
+        return importlib.util.find_spec(name) is not None
+    return shutil.which(need) is not None
 
 
 def matches(printed: str, wanted: list[str]) -> bool:
@@ -91,7 +106,8 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "examples").symlink_to(ROOT / "examples")
+        for name in ("benchmarks", "examples"):
+            (folder / name).symlink_to(ROOT / name)
         tools = folder / ".tools"
         tools.mkdir()
         for name, arguments in (("aotgen", "-m aotgen "), ("python", "")):
@@ -106,7 +122,7 @@ class Checkout:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
-    def run(self, commands: list[Command], document: str) -> None:
+    def run(self, commands: list[Command], document: str, timeout: float) -> None:
         """Run the commands of a block in one shell, so that ``cd`` lasts as long as it."""
         mark = "-- printed up to here --"
         script = "\n".join(f"{c.text} || exit\necho '{mark}'" for c in commands)
@@ -116,7 +132,7 @@ class Checkout:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=timeout,
         )
         outputs = done.stdout.split(f"{mark}\n")
         for command, printed in zip(commands, outputs, strict=False):
@@ -126,21 +142,60 @@ class Checkout:
                 assert matches(printed, command.printed), f"{where}\n{printed}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_commands(document: Path, tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path)
+def run_document(document: Path, folder: Path, slow: bool) -> None:
+    checkout = Checkout(folder)
     lacking: set[str] = set()
     for block in blocks(document):
         if block.path:
             checkout.write(block.path, block.body)
-        if block.language != "console":
+        if block.language != "console" or (block.slow and not slow):
             continue
-        if missing := {tool for tool in block.needs if shutil.which(tool) is None}:
+        if missing := {need for need in block.needs if not is_there(need)}:
             lacking |= missing
             continue
         commands = [c for c in block.commands() if not c.text.startswith(SETS_UP)]
-        checkout.run(commands, document.name)
-    require_tool(*sorted(lacking))
+        checkout.run(commands, document.name, 3600 if block.slow else 300)
+    require(not lacking, ", ".join(sorted(lacking)))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands(document: Path, tmp_path: Path) -> None:
+    run_document(document, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if any(b.slow for b in blocks(d))], ids=lambda path: path.name
+)
+def test_all_commands(document: Path, tmp_path: Path) -> None:
+    run_document(document, tmp_path, slow=True)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_that_need_more_can_be_parsed(document: Path) -> None:
+    """Verbs and options of aotgen's commands in ```sh blocks exist."""
+    for block in blocks(document):
+        if block.language != "sh":
+            continue
+        for line in block.body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            end = next((i for i, word in enumerate(words) if word in (">", "|", "&&")), None)
+            words = words[:end]
+            if words[:1] == ["aotgen"]:
+                assert_parsed(words[1:], f"{document.name}: {line}")
+
+
+def assert_parsed(words: list[str], where: str) -> None:
+    command = typer.main.get_command(app)
+    name = "aotgen"
+    while hasattr(command, "commands"):
+        name, *words = words
+        assert name in command.commands, f"{where}: no verb {name}"
+        command = command.commands[name]
+    try:
+        command.make_context(name, words)
+    except Exception as error:
+        pytest.fail(f"{where}: {getattr(error, 'message', error)}")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

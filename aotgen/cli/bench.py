@@ -145,12 +145,20 @@ def _layer_table(result: BenchResult) -> str:
     header = ["layer", "name", "ms", "share"]
     header += [result.unit] if works else []
     header += ["of peak"] if peaks else []
+    costs = result.cost.layers if result.cost else ()
+    modelled = any(cost.modelled_ms is not None for cost in costs)
+    header += ["M instr"] if costs else []
+    header += ["modelled ms"] if modelled else []
     digits = max(4, _digits(max(layer.ms for layer in result.layers)))
     rows = []
     for layer in result.layers:
         row = [str(layer.layer), layer.name, f"{layer.ms:.{digits}f}", f"{layer.ms / total:.1%}"]
         row += [f"{layer.gops:.2f}" if layer.macs else ""] if works else []
         row += [_share(layer.peak_share)] if peaks else []
+        if costs:
+            cost = costs[layer.layer]
+            row.append(f"{cost.instructions / 1e6:.3f}")
+            row += [f"{cost.modelled_ms:.4f}"] if cost.modelled_ms is not None else []
         rows.append(row)
     return table(header, rows, left=2)
 
@@ -163,6 +171,8 @@ def _facts(result: BenchResult) -> Iterator[str]:
     if result.peak_bytes:
         counted += f", peak memory {byte_text(result.peak_bytes)}"
     yield counted
+    if result.cost:
+        yield str(result.cost)
     if result.before.known:
         told = f"before: {result.before}; after: {result.after}"
         if result.governor is not None and result.governor.cpus:

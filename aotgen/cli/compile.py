@@ -32,8 +32,11 @@ def compile_(
     show_passes: bool = typer.Option(
         False, "--show-passes", help="Print what each pass changes, as a diff."
     ),
-    journal: Path | None = typer.Option(
-        None, "--journal", help="Tuning journal whose best records to use.", hidden=True
+    journal: str | None = typer.Option(
+        None,
+        "--journal",
+        metavar="FILE",
+        help="Tuning journal whose best records to use; none for not even the board's own.",
     ),
     weights: str = typer.Option("asm", "--weights", help="Weights as c, asm or bin."),
     threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
@@ -54,9 +57,9 @@ def compile_(
     """Compile MODEL for BOARD into a C project."""
     from aotgen import api
     from aotgen.options import as_device, as_io_type, as_optimize, as_requant, as_weights
+    from aotgen.tune.apply import summary_text
 
     # Hidden from --help until they do something; refused in words until then.
-    _not_yet("--journal", journal is not None)
     _not_yet("--precision fp16", _choice("--precision", precision, ("fp32", "fp16")) == "fp16")
     with activity() as doing:
         project = api.compile(
@@ -74,11 +77,14 @@ def compile_(
             optimize=as_optimize(optimize),
             requant=None if requant is None else as_requant(requant),
             io_type=as_io_type(io_type),
+            journal=journal,
             force=force,
             observer=_print_diff if show_passes else None,
             progress=doing,
         )
     data = project.manifest
+    if data["tuning"] is not None:
+        typer.echo(summary_text(data["tuning"]))
     typer.echo(
         f"{output}: {len(data['layers'])} layers for {data['board']} ({data['isa']}),"
         f" arena {byte_text(data['arena_bytes'])}, weights {byte_text(data['weights_bytes'])}"

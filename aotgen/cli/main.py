@@ -6,14 +6,28 @@ Results go to stdout; progress, messages and errors to stderr.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 
 import typer
 
 import aotgen
-from aotgen.cli import analyze, bench, boards, check, compile, run, validate
+from aotgen.cli import (
+    analyze,
+    bench,
+    boards,
+    check,
+    compare,
+    compile,
+    journal,
+    run,
+    tune,
+    validate,
+    worker,
+)
 from aotgen.errors import AotgenError, InternalError
 
 EXIT_USAGE = 2
@@ -62,6 +76,10 @@ app.command("compile")(compile.compile_)
 app.command("run")(run.run)
 app.command("validate")(validate.validate)
 app.command("bench")(bench.bench)
+app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
+app.command("worker")(worker.worker)
+app.add_typer(journal.app, name="journal")
 app.add_typer(boards.app, name="boards")
 
 
@@ -86,6 +104,9 @@ def call(arguments: Sequence[str]) -> int:
     except AotgenError as error:
         return _fail(str(error), error.exit_code, debug)
     except _CommandLineError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands alone
+            print(error, file=sys.stderr)
+            return EXIT_USAGE
         text = getattr(error, "format_message", error.__str__)()
         return _fail(str(text), EXIT_USAGE, debug)
     except MemoryError:
@@ -94,6 +115,8 @@ def call(arguments: Sequence[str]) -> int:
     except Exception as error:
         text = f"internal error: {type(error).__name__}: {error}; please report it"
         return _fail(f"{text} (--debug shows where)", InternalError.exit_code, debug)
+    if result == EXIT_INTERRUPTED:  # what some releases of typer make of a KeyboardInterrupt
+        return _fail("interrupted", EXIT_INTERRUPTED, debug)
     return result if isinstance(result, int) else 0
 
 
@@ -106,5 +129,17 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 
 def main() -> None:
-    """Entry point of the ``aotgen`` script."""
-    sys.exit(call(sys.argv[1:]))
+    """Entry point of the ``aotgen`` script. Whoever ends it by a signal wants it to end as by
+    Ctrl-C, with nothing left on a board.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, stop)
+    code = call(sys.argv[1:])
+    sys.exit(128 + received[0] if received and code == EXIT_INTERRUPTED else code)

@@ -292,7 +292,8 @@ class Printer:
             "bench/board.c": "board.c",
             "bench/governor.c": "governor.c",
         }
-        return {path: self.render(f"project/{name}.j2", **extra) for path, name in paths.items()}
+        files = {path: self.render(f"project/{name}.j2", **extra) for path, name in paths.items()}
+        return {**files, "bench/count_region.h": self.render("runtime/count_region.h.j2")}
 
 
 def printed(function: Function, placements: Mapping[str, Placement]) -> dict[str, Any]:

@@ -101,6 +101,7 @@ class _Lowering:
             choice.config,
             group,
         )
+        self.layers[-1].choice = choice
 
     def group_kernel(self, group: Group, inplace: str | None = None) -> Kernel:
         """A Group's kernel for the resolved views; where it reads a copy, the copy is its argument.

@@ -16,6 +16,7 @@ from aotgen.memory.states import StateSlot
 from aotgen.memory.storage import Placement, Storage
 from aotgen.ops.registry import op_def
 from aotgen.schedule.base import Arg, Config, Kernel
+from aotgen.schedule.plan import Choice, Schedules
 from aotgen.target.target import Target
 
 
@@ -55,6 +56,7 @@ class Layer:
         fills: on a GPU, storages whose border is cleared before this layer, with the function.
         reads: activations that it reads, one entry an argument.
         shared: whether the threads of a run share its rows; else it is the first one's alone.
+        choice: plan's, None for a layout copy.
     """
 
     index: int
@@ -72,6 +74,7 @@ class Layer:
     fills: list[tuple[str, Storage]] = field(default_factory=list)
     reads: list[Value] = field(default_factory=list)
     shared: bool = False
+    choice: Choice | None = None
 
     @property
     def outputs(self) -> list[Value]:
@@ -151,6 +154,7 @@ class Program:
         states: where each state variable lies in the state buffer.
         initial: offset in the weights of the initial value of each variable that does not start
             with equal bytes, by its name.
+        schedules: the journal's, when there was one.
     """
 
     graph: Graph
@@ -164,6 +168,7 @@ class Program:
     allocations: list[Allocation]
     states: list[StateSlot] = field(default_factory=list)
     initial: dict[str, int] = field(default_factory=dict)
+    schedules: Schedules | None = None
 
     @property
     def math(self) -> frozenset[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,21 +29,29 @@ from aotgen.errors import Problem, UnsupportedError
 from aotgen.frontend import is_tflite
 from aotgen.ir.graph import Graph
 from aotgen.ir.interpreter import Instance, run_drawn
+from aotgen.ir.printer import print_graph
 from aotgen.ir.types import Array
 from aotgen.manifest import FORMAT
 from aotgen.memory.states import legalize_states
 from aotgen.options import CompileOptions
 from aotgen.passes.pipeline import Observer, runs_plan_step
-from aotgen.schedule.plan import layout_text, plan_graph
+from aotgen.schedule.fuse_rows import fuse_rows
+from aotgen.schedule.plan import Schedules, layout_text, plan_graph
 from aotgen.target.board import Board, Cluster
 from aotgen.target.target import Target
 from aotgen.target.toolchain_file import toolchain_text
 from aotgen.te.compute import int_range
 
+if TYPE_CHECKING:
+    from aotgen.tune.apply import JournalUse
+
 TOLERANCE = "1e-4"
 """max|a - b| / max|b| that a float output of the test vectors may differ by."""
 
 VECTOR_CASES = 2
+
+Scheduler = Callable[[Graph, Target], Schedules]
+"""Makes what a journal knows about a graph that is ready for plan."""
 
 STATE_STEPS = 4
 """Successive runs of a test vector's case when the model keeps state."""
@@ -55,12 +63,14 @@ def build_program(
     prefix: str,
     options: CompileOptions,
     observer: Observer | None = None,
+    scheduler: Scheduler | None = None,
 ) -> Program:
     """Plan and lower a graph with groups; the graph's outputs may get identity nodes.
 
     Args:
         options: which steps plan takes.
-        observer: sees the layouts when alter_op_layout changed some.
+        observer: sees what fuse_rows merged, and the layouts when alter_op_layout changed some.
+        scheduler: gives plan its measured times and configs.
     """
     if graph.states and target.device == "gpu":
         problem = Problem(
@@ -74,12 +84,20 @@ def build_program(
     legalize_states(graph)
     step = "alter_op_layout"
     alters = runs_plan_step(step, options.opt_level, options.disabled_passes)
-    plan = plan_graph(graph, target, blocks=alters and options.optimize == "speed")
+    blocks = alters and options.optimize == "speed"
+    schedules = scheduler(graph, target) if scheduler is not None else None
+    if runs_plan_step("fuse_rows", options.opt_level, options.disabled_passes):
+        before = print_graph(graph)
+        if fuse_rows(graph, target, schedules, blocks=blocks) and observer is not None:
+            observer("fuse_rows", before, print_graph(graph))
+    plan = plan_graph(graph, target, schedules, blocks=blocks)
     if observer is not None:
         before, after = layout_text(graph, plan, altered=False), layout_text(graph, plan)
         if before != after:
             observer(step, before, after)
-    return lower(graph, plan, target, prefix)
+    program = lower(graph, plan, target, prefix)
+    program.schedules = schedules
+    return program
 
 
 def printer_of(program: Program, prefix: str, options: CompileOptions) -> Printer:
@@ -101,6 +119,9 @@ def generate(
     out: Path,
     model: bytes | Path,
     observer: Observer | None = None,
+    tuning: JournalUse | None = None,
+    scheduler: Scheduler | None = None,
+    vectors: bool = True,
 ) -> dict[str, Any]:
     """Write the project of ``graph`` into the empty folder ``out``.
 
@@ -113,14 +134,19 @@ def generate(
         model: the model file, or what is in it; kept in test/ so that ``validate`` works wherever
             the folder goes.
         observer: see ``build_program``.
+        tuning: the journal.
+        scheduler: see ``build_program``; None is the journal's.
+        vectors: whether the project gets test vectors.
 
     Returns:
         The manifest.
     """
     prefix = prefix_of(graph, options)
-    program = build_program(graph, target, prefix, options, observer)
+    if scheduler is None and tuning is not None:
+        scheduler = tuning.schedules
+    program = build_program(graph, target, prefix, options, observer, scheduler)
     printer = printer_of(program, prefix, options)
-    manifest = describe(program, printer, board, target, options, model)
+    manifest = describe(program, printer, board, target, options, model, tuning)
     linked = options.weights != "bin"
     on_device = opencl.context(printer) if target.device == "gpu" else {}
     files: dict[str, str] = {
@@ -173,7 +199,7 @@ def generate(
         shutil.copyfile(model, kept)
     else:
         kept.write_bytes(model)
-    (out / "test/vectors.bin").write_bytes(test_vectors(graph))
+    (out / "test/vectors.bin").write_bytes(test_vectors(graph) if vectors else b"")
     return manifest
 
 
@@ -259,6 +285,7 @@ def describe(
     target: Target,
     options: CompileOptions,
     model: bytes | Path,
+    tuning: JournalUse | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program."""
     arena = program.arena
@@ -283,6 +310,7 @@ def describe(
         },
         "inputs": [_tensor(t) for t in printer.inputs],
         "outputs": [_tensor(t) for t in printer.outputs],
+        "tuning": None if tuning is None else tuning.summary(program),
         "layers": [_layer(program, layer) for layer in program.layers],
         "arena": {
             "bytes": arena.bytes,
@@ -344,6 +372,8 @@ def _tensor(tensor: Any) -> dict[str, Any]:
 
 def _layer(program: Program, layer: Layer) -> dict[str, Any]:
     weights = sum(size for _, size in layer.weights)
+    choice, schedules = layer.choice, program.schedules
+    tuned = choice is not None and choice.source == "tuned" and choice.measured
     entry: Mapping[str, Any] = {
         "index": layer.index,
         "name": layer.name,
@@ -351,6 +381,9 @@ def _layer(program: Program, layer: Layer) -> dict[str, Any]:
         "origin": list(layer.origin),
         "template": layer.template,
         "knobs": layer.config.as_dict(),
+        "schedule": None if choice is None else choice.source,
+        "task": schedules.key(layer.group) if schedules and layer.group else None,
+        "seconds": choice.seconds if choice is not None and tuned else None,
         "kernel": layer.function,
         "output": layer.output.name,
         "outputs": [v.name for v in layer.outputs],
@@ -369,7 +402,12 @@ def _layer(program: Program, layer: Layer) -> dict[str, Any]:
 
 
 def analyze(
-    graph: Graph, board: Board, target: Target, options: CompileOptions, model: bytes | Path
+    graph: Graph,
+    board: Board,
+    target: Target,
+    options: CompileOptions,
+    model: bytes | Path,
+    tuning: JournalUse | None = None,
 ) -> dict[str, Any]:
     """The manifest that ``generate`` would write, without rendering a project.
 
@@ -379,8 +417,10 @@ def analyze(
         target: see ``generate``.
         options: see ``generate``.
         model: see ``generate``.
+        tuning: see ``generate``.
     """
     prefix = prefix_of(graph, options)
-    program = build_program(graph, target, prefix, options)
+    scheduler = tuning.schedules if tuning is not None else None
+    program = build_program(graph, target, prefix, options, scheduler=scheduler)
     printer = printer_of(program, prefix, options)
-    return describe(program, printer, board, target, options, model)
+    return describe(program, printer, board, target, options, model, tuning)

@@ -102,7 +102,8 @@ class Group:
     Attributes:
         nodes: in execution order; all but the last ``output``'s values stay inside the group.
         anchor: the conv, matmul or pool that an anchor template implements; None for a te nest
-            alone. Nodes before it are its prologue, nodes after it its epilogue.
+            alone. Nodes before it are its prologue, nodes after it its epilogue. Of a chain of
+            convolutions (fuse_rows) the last one.
         name: unique, from the anchor or the last node.
     """
 

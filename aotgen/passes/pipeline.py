@@ -59,7 +59,7 @@ PASSES: tuple[Pass, ...] = (
 )
 """All passes, in the order in which they run."""
 
-PLAN_STEPS: dict[str, int] = {"alter_op_layout": 3}
+PLAN_STEPS: dict[str, int] = {"fuse_rows": 3, "alter_op_layout": 3}
 """Steps with an opt level that belong to plan, since they look at time: ``disabled`` takes their
 names, too.
 """

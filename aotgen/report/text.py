@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 
@@ -27,3 +28,8 @@ def byte_text(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count / 1024:.1f} KiB"
+
+
+def digits(value: float) -> str:
+    """A positive number with four significant digits, more where it has more before the point."""
+    return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value > 0 else "0"

@@ -32,6 +32,10 @@ _MAX_MESSAGES = 5
 _MAX_MESSAGE = 300
 
 
+class LinkError(BoardError):
+    """The board cannot be reached just now: it may be later."""
+
+
 @dataclass(frozen=True)
 class Upload:
     """An argument: a file on this computer that the program reads."""
@@ -177,6 +181,18 @@ class Runner(ABC):
             raise BoardError(
                 f"{program.name} printed a result that makes no sense ({error!r})"
             ) from error
+
+    def emulates(self, machine: str) -> bool:
+        """Whether programs of an architecture run under an emulator here: their times then say
+        nothing about a board.
+
+        Args:
+            machine: as compiler triples spell it: "aarch64".
+
+        Raises:
+            BoardError: the board cannot be reached.
+        """
+        return False
 
     @abstractmethod
     def close(self) -> None:

@@ -36,6 +36,9 @@ class LocalRunner(Runner):
         """``prefix`` is put before the program: an emulator with its options."""
         self.prefix = tuple(prefix)
 
+    def emulates(self, machine: str) -> bool:
+        return bool(self.prefix)
+
     def deploy(self, *programs: Path) -> None:
         for program in programs:
             if not program.is_file():

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from aotgen.errors import BoardError, UsageError
-from aotgen.runner.base import COMMAND_TIMEOUT_S, RunResult
+from aotgen.runner.base import COMMAND_TIMEOUT_S, DEFAULT_TIMEOUT_S, Argument, RunResult
 from aotgen.runner.local import LocalRunner, emulator
-from aotgen.target.board import Board
+from aotgen.runner.qemu_plugin import Counts, plugin_words, read_log
+from aotgen.target.board import Board, Cluster
+
+
+class CountLog:
+    """What the programs of a ``QemuRunner.counting`` executed in the regions that they mark."""
+
+    def __init__(self, path: Path, board: Board, cluster: Cluster) -> None:
+        self._path = path
+        self._board = board
+        self._cluster = cluster
+
+    def regions(self) -> list[Counts]:
+        """Those that have ended so far, in that order; also while a program runs.
+
+        Raises:
+            BoardError: the log is damaged.
+        """
+        return read_log(self._path, self._board, self._cluster)
 
 
 class QemuRunner(LocalRunner):
@@ -24,6 +45,59 @@ class QemuRunner(LocalRunner):
         if not board.emulator:
             raise UsageError(f"board {board.name} has no emulator", remedy="use --runner local")
         super().__init__(emulator(board.emulator))
+        self.board = board
+
+    @contextmanager
+    def counting(self, cluster: Cluster | None = None) -> Iterator[CountLog]:
+        """Until it is left, ``run`` counts the regions that programs mark.
+
+        Args:
+            cluster: whose caches and weights to count with; None is the board's fastest.
+
+        Raises:
+            ToolchainError: the emulator cannot count, or the plugin cannot be built.
+        """
+        cluster = cluster or self.board.clusters[0]
+        plain = self.prefix
+        with tempfile.TemporaryDirectory(prefix="aotgen-count-") as folder:
+            log = Path(folder) / "counts.jsonl"
+            self.prefix = (plain[0], *plugin_words(plain[0], cluster, log), *plain[1:])
+            try:
+                yield CountLog(log, self.board, cluster)
+            finally:
+                self.prefix = plain
+
+    def count(
+        self,
+        program: Path,
+        arguments: Sequence[Argument] = (),
+        timeout: float = DEFAULT_TIMEOUT_S,
+        cluster: Cluster | None = None,
+    ) -> Counts:
+        """Run a program that marks one region, and count that.
+
+        Args:
+            program: as ``run``.
+            arguments: as ``run``.
+            timeout: as ``run``; counting with caches takes a few times as long as a plain run.
+            cluster: as ``counting``.
+
+        Raises:
+            BoardError: as ``run``; or the program marked another number of regions, did not end
+                it, or had several threads in it, which cannot be counted.
+            ToolchainError: as ``counting``.
+        """
+        with self.counting(cluster) as log:
+            self.run(program, arguments, timeout)
+            regions = log.regions()
+        if len(regions) != 1 or not regions[0].complete:
+            raise BoardError(f"{program.name} ended {len(regions)} regions to count, not 1")
+        if regions[0].threads > 1:
+            raise BoardError(
+                f"{program.name} had {regions[0].threads} threads in the region to count",
+                remedy="count with one thread",
+            )
+        return regions[0]
 
     def command(self, argv: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> RunResult:
         raise BoardError(

@@ -21,6 +21,7 @@ from aotgen.runner.base import (
     DEFAULT_TIMEOUT_S,
     Argument,
     Download,
+    LinkError,
     Runner,
     RunResult,
     Upload,
@@ -84,6 +85,9 @@ class SshRunner(Runner):
         self._files: RemoteFiles | None = None
         self._programs: dict[Path, LocalFile] = {}
         self._machine = ""
+        self._reached = False
+        self.cache_bytes = 0
+        """Of files that the last program did not need; they stay for one that does."""
 
     def deploy(self, *programs: Path) -> None:
         for program in programs:
@@ -106,7 +110,7 @@ class SshRunner(Runner):
         files = self._board_files()
         uploads = [local_file(a.path) for a in arguments if isinstance(a, Upload)]
         (path, *places) = files.put([own, *uploads])
-        files.keep_only([*self._programs.values(), *uploads])
+        files.keep_only([*self._programs.values(), *uploads], self.cache_bytes)
         there = iter(places)
         words: list[str] = [*self.prefix, path]
         downloads: list[tuple[str, Path]] = []
@@ -136,6 +140,12 @@ class SshRunner(Runner):
     def read_text(self, path: str) -> str | None:
         return read_remote_text(self._connected(), path)
 
+    def emulates(self, machine: str) -> bool:
+        if self.prefix:
+            return True
+        here = self._architecture()
+        return machine != here and machine not in _RUNS_TOO.get(here, ())
+
     def close(self) -> None:
         session, self._session, self._files = self._session, None, None
         if session is not None:
@@ -150,7 +160,17 @@ class SshRunner(Runner):
         if self._session is not None and not self._session.answers():
             self.close()
         if self._session is None:
-            self._session = Session(Link(self._config, self.target, self._notify))
+            try:
+                link = Link(self._config, self.target, self._notify)
+            except LinkError:
+                raise
+            except BoardError as error:
+                if not self._reached:
+                    raise
+                # It let us in before: while it starts a board refuses everybody for a moment.
+                raise LinkError(str(error)) from error
+            self._session = Session(link)
+            self._reached = True
         return self._session
 
     def _board_files(self) -> RemoteFiles:
@@ -191,9 +211,7 @@ class SshRunner(Runner):
             raise UsageError(f"cannot read {program}: {error.strerror}") from error
         if elf is None or self.prefix:
             return
-        if not self._machine:
-            self._machine = architecture(self.command(["uname", "-m"]).stdout.strip())
-        here = self._machine
+        here = self._architecture()
         if elf.machine != here and elf.machine not in _RUNS_TOO.get(here, ()):
             # The kernel may know an emulator for it, which then has libraries of its own.
             emulated = self.read_text(f"/proc/sys/fs/binfmt_misc/qemu-{elf.machine}") or ""
@@ -210,6 +228,16 @@ class SshRunner(Runner):
                 remedy="compile for a board with the word size of its system (rpi3b-armv7 for 32"
                 " bits), or install that loader and its C library",
             )
+
+    def _architecture(self) -> str:
+        """The board's own, as its kernel says.
+
+        Raises:
+            BoardError: the board cannot be reached.
+        """
+        if not self._machine:
+            self._machine = architecture(self.command(["uname", "-m"]).stdout.strip())
+        return self._machine
 
     def _exists(self, path: str) -> bool:
         try:

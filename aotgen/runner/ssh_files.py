@@ -87,18 +87,39 @@ class RemoteFiles:
         wanted = list(files)
         intact = self._intact(wanted)
         missing = [file for file in wanted if file.remote_name not in intact]
-        self._require_room(missing)
+        try:
+            self._require_room(missing)
+        except _Full:
+            self.keep_only(wanted)  # what is kept for later makes room
+            self._require_room(missing)
         for file in missing:
-            self._upload(file)
+            try:
+                self._upload(file)
+            except _Full:
+                if not self.keep_only(wanted):
+                    raise
+                self._upload(file)
+        for file in wanted:  # the last ones used stand last
+            self._there[file.remote_name] = self._there.pop(file.remote_name, file)
         return [self._path(file.remote_name) for file in wanted]
 
-    def keep_only(self, files: Iterable[LocalFile]) -> None:
-        """Remove every other file that was uploaded."""
+    def keep_only(self, files: Iterable[LocalFile], spare: int = 0) -> bool:
+        """Remove every other file that was uploaded; whether there was one.
+
+        Args:
+            files: to keep.
+            spare: bytes of others that may stay, those that were used last.
+        """
         names = {file.remote_name for file in files}
-        for name in [n for n in self._there if n not in names]:
+        removed = False
+        for name in [n for n in reversed(self._there) if n not in names]:
+            spare -= self._there[name].size
+            if spare >= 0:
+                continue
             del self._there[name]
-            with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
-                self.session.sftp().remove(self._path(name))
+            removed = True
+            self._remove(name)
+        return removed
 
     def new_output(self, name: str) -> str:
         """A path on the board for a file that a program writes."""
@@ -147,6 +168,10 @@ class RemoteFiles:
         words = ended.stdout.splitlines()[-1].split() if ended.status == 0 else []
         return int(words[3]) * 1024 if len(words) >= 6 and words[3].isdigit() else None
 
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
+            self.session.sftp().remove(self._path(name))
+
     def _path(self, name: str) -> str:
         return posixpath.join(self.session.folder, name)
 
@@ -193,6 +218,7 @@ class RemoteFiles:
         except _Refused as error:
             session.drop_sftp()  # answers to what was sent ahead are still to come
             free = self.free_bytes()
+            self._remove(f"{file.remote_name}.part")
             if free is not None and free < file.size + _SPARE:
                 raise self._full(name, file.size, free) from error
             raise BoardError(f"{session.host} does not take {name}: {error}") from error
@@ -215,10 +241,10 @@ class RemoteFiles:
         if sftp.stat(target).st_size != file.size:
             raise OSError("it stored another size than was sent")
 
-    def _full(self, name: str, need: int, free: int) -> BoardError:
-        return BoardError(
-            f"the disk of {self.session.host} is full: {name} needs {need / _MIB:.1f} MiB in"
-            f" {posixpath.dirname(self.session.folder)}, {free / _MIB:.1f} MiB are free",
+    def _full(self, name: str, need: int, free: int) -> _Full:
+        return _Full(
+            f"the disk of {self.session.host} is full: {name} needs {_text(need)} in"
+            f" {posixpath.dirname(self.session.folder)}, {_text(free)} are free",
             remedy="free space there",
         )
 
@@ -236,6 +262,14 @@ class RemoteFiles:
                 )
 
         return report
+
+
+def _text(size: int) -> str:
+    return f"{size / _MIB:.1f} MiB" if size >= _MIB // 10 else f"{-(-size // 1024)} KiB"
+
+
+class _Full(BoardError):
+    """The board's disk is full."""
 
 
 class _Refused(Exception):

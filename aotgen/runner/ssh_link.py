@@ -17,6 +17,7 @@ from typing import Any
 import paramiko
 
 from aotgen.errors import BoardError
+from aotgen.runner.base import LinkError
 from aotgen.runner.known_hosts import algorithms, check_host_key, known_keys
 from aotgen.runner.ssh_config import HostConfig, SshConfig, Target
 
@@ -26,6 +27,9 @@ DEAD_LINK_S = 60.0
 """After so long without an acknowledgement a connection is given up."""
 
 _MAX_JUMPS = 8
+_FORBIDDEN = 1
+"""SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, section 5.1."""
+
 _LOCK = threading.Lock()
 
 # paramiko prints the tracebacks of its threads when nobody listens; we report what they mean.
@@ -84,7 +88,7 @@ class Link:
         except (paramiko.SSHException, EOFError, OSError) as error:
             # A transport that ends before it begins says nothing more.
             reason = str(error) or "the connection was closed"
-            raise BoardError(
+            raise LinkError(
                 f"{config.host} port {config.port} does not speak SSH as expected: {reason}",
                 remedy=f"check that this works: {config.command}",
             ) from error
@@ -123,7 +127,9 @@ class Link:
                 timeout=config.connect_timeout,
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise BoardError(
+            # Forbidden is for ever; a board that does not answer the jump host may do so later.
+            forbidden = getattr(error, "code", None) == _FORBIDDEN
+            raise (BoardError if forbidden else LinkError)(
                 f"{middle} does not lead to {config.host} port {config.port}: {error}"
             ) from error
 
@@ -139,18 +145,18 @@ def _dial(config: HostConfig) -> socket.socket:
             remedy="check its name, or use its address",
         ) from error
     except TimeoutError as error:
-        raise BoardError(
+        raise LinkError(
             f"no answer from {where} within {config.connect_timeout:g} s", remedy=remedy
         ) from error
     except OSError as error:
         if error.errno == errno.ECONNREFUSED:
-            raise BoardError(
+            raise LinkError(
                 f"nothing listens at {where}",
                 remedy="check the port and that sshd runs there (systemctl status ssh)",
             ) from error
         if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-            raise BoardError(f"no route to {where}", remedy=remedy) from error
-        raise BoardError(f"cannot connect to {where}: {error.strerror}", remedy=remedy) from error
+            raise LinkError(f"no route to {where}", remedy=remedy) from error
+        raise LinkError(f"cannot connect to {where}: {error.strerror}", remedy=remedy) from error
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -167,7 +173,7 @@ def _authenticate(transport: paramiko.Transport, config: HostConfig) -> None:
     except paramiko.BadAuthenticationType as error:
         allowed = list(error.allowed_types)
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise BoardError(f"{config.host} refuses to let {config.user} in: {error}") from error
+        raise LinkError(f"{config.host} refuses to let {config.user} in: {error}") from error
     if "publickey" not in allowed:
         raise BoardError(
             f"{config.host} lets nobody in by key, only by {', '.join(allowed)}",

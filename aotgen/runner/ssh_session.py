@@ -20,6 +20,7 @@ from secrets import token_hex
 import paramiko
 
 from aotgen.errors import BoardError
+from aotgen.runner.base import LinkError
 from aotgen.runner.output import LineReader, Output
 from aotgen.runner.ssh_link import Link
 
@@ -75,7 +76,7 @@ _GUARD = (
 """Arguments: a word that starts its answers, the KiB that must be free."""
 
 
-class LinkLost(BoardError):
+class LinkLost(LinkError):
     """The connection broke."""
 
 

@@ -194,6 +194,10 @@ class Config:
         """Knob ``name`` as an integer."""
         return int(self[name])
 
+    def get(self, name: str, default: KnobValue) -> KnobValue:
+        """Knob ``name``, or ``default`` where there is none of it."""
+        return self.as_dict().get(name, default)
+
     def as_dict(self) -> dict[str, KnobValue]:
         return dict(self.values)
 
@@ -355,6 +359,20 @@ class Template(ABC):
     def check(self, group: Group, target: Target, config: Config) -> None:
         """Raise ScheduleError when registers, caches or code size rule the config out."""
         return None
+
+    def canonical(self, group: Group, target: Target, config: Config) -> Config:
+        """The config that stands for all legal ones that give the same kernel, where a knob has no
+        effect beside the others' values: a search need not time the others.
+        """
+        return config
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        """Numbers that a model learns times from: finite, the same name for the same meaning in
+        all templates (``aotgen.schedule.features`` names them). Of a legal config.
+        """
+        from aotgen.schedule.features import common_features
+
+        return common_features(self, group, target, config)
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         """By name of an activation: what its view must offer. An absent name accepts any view."""

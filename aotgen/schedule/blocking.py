@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from aotgen.schedule.base import Config, Knob, KnobValue
+from aotgen.schedule.base import Config, KnobValue
 from aotgen.schedule.dense import DenseConfig
 from aotgen.schedule.tiles import (
     MAX_PIXELS,
@@ -137,14 +137,14 @@ def next_lines(problem: Problem, c: DenseConfig, target: Target) -> int:
     """
     if not problem.packed or c.block == 0 or problem.channels * problem.reduction * 4 < 65536:
         return 0
-    tiles = _tiles(problem, c)
+    tiles = tile_calls(problem, c)
     lines = c.vectors * target.vl * 4 / 64 * c.k_unroll / max(1, tiles)
     if lines < 0.2:
         return 0
     return min(c.k_unroll, max(1, round(lines)))
 
 
-def _tiles(problem: Problem, c: DenseConfig) -> int:
+def tile_calls(problem: Problem, c: DenseConfig) -> int:
     rows = -(-problem.rows // c.oh_tile)
     return rows * -(-problem.cols // c.ow_tile) * problem.outer
 
@@ -190,48 +190,14 @@ def _orders(problem: Problem, oh: int, ow: int, vectors: int, target: Target) ->
     return found
 
 
-def dense_space(problem: Problem, target: Target) -> tuple[Knob, ...]:
-    """Legal values of every knob."""
-    shapes = tile_shapes(problem)
-    most = -(-problem.channels // target.vl)
-    limit = usable_registers(target)
-    widths = [
-        v for v in range(1, min(8, most) + 1) if registers(1, v, target, problem.lane_step) <= limit
-    ]
-    nrs = tuple(v * target.vl for v in widths)
-    panels = [0, *dict.fromkeys(v * target.vl for v in widths)]
-    kcs = {0} | {
-        cut(problem.reduction, n) for n in (128, 256, 512, 1024, 2048) if n < problem.reduction
-    }
-    pixels: tuple[Knob, ...] = (
-        Knob("oh_tile", "ordinal", tuple(sorted({s[0] for s in shapes})), "rows"),
-        Knob("ow_tile", "ordinal", tuple(sorted({s[1] for s in shapes})), "columns"),
-    )
-    if problem.cols == 1:
-        pixels = (Knob("mr", "ordinal", tuple(sorted({s[0] for s in shapes})), "rows"),)
-    knobs = (
-        *pixels,
-        Knob("nr", "ordinal", nrs, "channels"),
-        Knob("oc_block", "ordinal", tuple(panels), "channels, 0: all"),
-        Knob("kc", "ordinal", tuple(kcs), "steps, 0: all"),
-        Knob("k_unroll", "ordinal", (4, 8), "steps"),
-        Knob("next_lines", "ordinal", (0, 1, 2, 4), "cache lines a round"),
-        Knob("prefetch_bytes", "ordinal", (0, 512, 1024, 2048), "bytes"),
-    )
-    default = default_config(problem, target).as_dict()
-    return tuple(
-        replace(k, values=tuple(sorted({*map(int, k.values), int(default[k.name])}))) for k in knobs
-    )
-
-
 def predicted_seconds(problem: Problem, c: DenseConfig, target: Target) -> float:
     """Modelled seconds of one call."""
     core = core_model(target)
-    cycles = _tile_cycles(problem, c, target) + _memory_cycles(problem, c, target, core)
+    cycles = tile_cycles(problem, c, target) + memory_cycles(problem, c, target, core)
     return cycles / core.ghz * 1e-9
 
 
-def _tile_cycles(problem: Problem, c: DenseConfig, target: Target) -> float:
+def tile_cycles(problem: Problem, c: DenseConfig, target: Target) -> float:
     """Register tiles with all operands in L1, with what a tile costs around its reduction."""
     k = problem.reduction
     passes = -(-k // c.kc) if c.kc else 1
@@ -251,7 +217,7 @@ def _tile_cycles(problem: Problem, c: DenseConfig, target: Target) -> float:
     return total * problem.outer * problem.groups
 
 
-def _memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreModel) -> float:
+def memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreModel) -> float:
     """Cycles that operands from beyond L1 add; streams from L2 overlap with arithmetic, those from
     behind it hardly.
     """
@@ -259,7 +225,7 @@ def _memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreM
     panel = k * c.vectors * vl * 4
     panels = -(-problem.channels // (c.vectors * vl))
     weights = panel * panels
-    tiles = _tiles(problem, c)
+    tiles = tile_calls(problem, c)
     pixels = c.oh_tile * c.ow_tile
 
     def read(volume: float, resident: float) -> float:
@@ -276,7 +242,8 @@ def _memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreM
         stream = read(tiles * weights, weights + tile_x)
         again = read(tiles * (panels - 1) * tile_x, tile_x + panel)
         return (first_touch + stream + again + read(x_total, problem.x_bytes)) * problem.groups
-    held = (c.kc or k) * c.vectors * vl * 4
+    together = 1 if c.kc else c.block
+    held = (c.kc or k) * c.vectors * vl * 4 * together
     stream = read(tiles * weights, held + tile_x)
-    again = read(panels * x_total, problem.x_bytes)
+    again = read(-(-panels // together) * x_total, problem.x_bytes)
     return (first_touch + stream + again) * problem.groups

@@ -4,7 +4,8 @@ An input vector is loaded once for all outputs of the tile that it touches; the 
 registers where it fits. On AArch64 a tile slides down its rows: an output is stored as soon as it
 has its last product, so that only those of a few rows take registers. Where the input lies in
 blocks of channels, the loop over channels goes around all pixels instead of into each tile, and
-neighbouring tiles find their rows in L1.
+neighbouring tiles find their rows in L1; channels-last, the knob c_block does that by some cache
+lines of channels.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from aotgen.schedule.conv2d_direct import (
     why_not,
 )
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import Axis, Block, kernel_params, loop, terms
+from aotgen.schedule.dense import LINE_FLOATS, Axis, Block, kernel_params, loop, terms
+from aotgen.schedule.features import common_features
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
 from aotgen.schedule.layouts import (
     Y_LAYOUT,
@@ -50,7 +52,8 @@ from aotgen.schedule.layouts import (
     planewise_layouts,
 )
 from aotgen.schedule.packing import pad_channels
-from aotgen.schedule.tiles import Run, core_model, padded, split_even
+from aotgen.schedule.tiles import Run, core_model, padded, split_even, split_rest
+from aotgen.schedule.window_features import window_features
 from aotgen.target.target import Target
 
 MAX_TAPS = 81
@@ -94,20 +97,64 @@ class Conv2dDepthwise(Template):
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
         shape = ConvShape.of(group.nodes[0])
-        found = _tiles(_window(shape), shape.out[1], shape.out[2], target)
+        found = depthwise_tiles(window_of(shape), shape.out[1], shape.out[2], target)
+        least = max(target.vl, LINE_FLOATS)
+        blocks = [least << n for n in range(12) if least << n < shape.channels]
         return (
             Knob("oh_tile", "ordinal", tuple(sorted({t[0] for t in found})), "rows"),
             Knob("ow_tile", "ordinal", tuple(sorted({t[1] for t in found})), "columns"),
+            Knob("c_block", "ordinal", (0, *blocks), "channels a pass over the map, 0: all"),
+            Knob("hold_weights", "boolean", (False, True)),
         )
 
     def default(self, group: Group, target: Target) -> Config:
         shape = ConvShape.of(group.nodes[0])
-        return _default(_window(shape), shape.out[1], shape.out[2], target)
+        tile = _default(window_of(shape), shape.out[1], shape.out[2], target)
+        return Config.of(**tile.as_dict(), c_block=0, hold_weights=True)
+
+    def canonical(self, group: Group, target: Target, config: Config) -> Config:
+        """A filter that fits the registers of no tile is held in none."""
+        shape = ConvShape.of(group.nodes[0])
+        window = window_of(shape)
+        sizes = [
+            (r.size, c.size)
+            for r in split_even(shape.out[1], config.int("oh_tile"))
+            for c in split_even(shape.out[2], config.int("ow_tile"))
+        ]
+        if any(_held(window, *size, target) for size in sizes):
+            return config
+        return Config.of(**{**config.as_dict(), "hold_weights": False})
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        shape = ConvShape.of(group.nodes[0])
+        window = window_of(shape)
+        config = self.canonical(group, target, config)
+        rows, cols = (
+            min(config.int("oh_tile"), shape.out[1]),
+            min(config.int("ow_tile"), shape.out[2]),
+        )
+        held = bool(config["hold_weights"])
+        operations = rows * cols * window.taps
+        loads = len(window.positions(0, rows)) * len(window.positions(1, cols))
+        sums = _sums(window, rows, cols, target)
+        return {
+            **common_features(self, group, target, config),
+            **window_features(
+                shape,
+                target,
+                (rows, cols),
+                vectors=1,
+                live=sums + (window.taps if held else 1) + 1,
+                operations=operations,
+                loads=loads + (window.taps if held else operations),
+                channels=config.int("c_block"),
+            ),
+        }
 
     def check(self, group: Group, target: Target, config: Config) -> None:
         shape = ConvShape.of(group.nodes[0])
         tile = min(config.int("oh_tile"), shape.out[1]), min(config.int("ow_tile"), shape.out[2])
-        if not _fits(_window(shape), tile[0], tile[1], target):
+        if not tile_fits(window_of(shape), tile[0], tile[1], target):
             raise ScheduleError(
                 f"a depthwise tile of {tile[0]} x {tile[1]} outputs does not fit the registers"
             )
@@ -130,7 +177,7 @@ class Conv2dDepthwise(Template):
         shape = ConvShape.of(group.nodes[0])
         core = core_model(target)
         rows, cols = config.int("oh_tile"), config.int("ow_tile")
-        cycles = _cycles(_window(shape), shape.out[1], shape.out[2], rows, cols, target)
+        cycles = tile_cycles(window_of(shape), shape.out[1], shape.out[2], rows, cols, target)
         cycles *= shape.batch * padded(shape.channels, target.vl) / target.vl
         moved = (
             4
@@ -143,31 +190,12 @@ class Conv2dDepthwise(Template):
         return cycles / core.ghz * 1e-9
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
-        node = group.nodes[0]
-        shape = ConvShape.of(node)
+        shape = ConvShape.of(group.nodes[0])
         fused = make_fused(group, target, views)
-        writer = _Writer(group, shape, target, config, views, fused)
-        body = writer.body()
-        args = writer.args()
-        text = render(
-            "kernels/conv2d_depthwise.c.j2",
-            epilogue=fused.function,
-            tiles=[writer.tile(h, w) for h, w in writer.used],
-            full=0 if writer.outside else shape.channels // target.vl * target.vl,
-            lanes=shape.channels % target.vl,
-            outside=writer.outside,
-            vl=target.vl,
-            barrier=target.has_neon,
-            title="depthwise " + conv_title(shape),
-            params=kernel_params(args, fused),
-            body=body,
-        )
-        tile = f"{writer.rows[0].size}x{writer.cols[0].size}"
-        name = f"conv2d_f32_depthwise_{shape.kernel[1]}x{shape.kernel[2]}_{tile}"
-        return Kernel(name, text, tuple(args), sum(r.count for r in writer.rows), fused.math)
+        return DepthwiseWriter(group, shape, target, config, views, fused).kernel()
 
 
-def _window(shape: ConvShape) -> Window:
+def window_of(shape: ConvShape) -> Window:
     return Window(shape.kernel[1:], shape.stride[1:], shape.dilation[1:])
 
 
@@ -206,25 +234,25 @@ def _held(window: Window, rows: int, cols: int, target: Target) -> bool:
     return window.taps + _sums(window, rows, cols, target) + 2 <= target.vector_registers
 
 
-def _fits(window: Window, rows: int, cols: int, target: Target) -> bool:
+def tile_fits(window: Window, rows: int, cols: int, target: Target) -> bool:
     outputs = rows * cols
     if outputs > 1 and outputs * window.taps > MAX_FMAS:
         return False
     return _sums(window, rows, cols, target) + 3 <= target.vector_registers
 
 
-def _tiles(window: Window, rows: int, cols: int, target: Target) -> list[tuple[int, int]]:
+def depthwise_tiles(window: Window, rows: int, cols: int, target: Target) -> list[tuple[int, int]]:
     found: dict[tuple[int, int], None] = {}
     most = min(16, -(-rows // target.threads)) if _slides(target) else 4
     for h in range(1, max(most, 4) + 1):
         for w in range(1, 9):
             tile = split_even(rows, h)[0].size, split_even(cols, w)[0].size
-            if _fits(window, *tile, target):
+            if tile_fits(window, *tile, target):
                 found.setdefault(tile)
     return list(found)
 
 
-def _cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target) -> float:
+def tile_cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target) -> float:
     """Modelled cycles of one channel vector over the map."""
     core = core_model(target)
     total = 0.0
@@ -250,14 +278,19 @@ def _cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target
 @lru_cache(maxsize=4096)
 def _default(window: Window, rows: int, cols: int, target: Target) -> Config:
     best = min(
-        _tiles(window, rows, cols, target),
-        key=lambda t: (_cycles(window, rows, cols, t[0], t[1], target), -t[0] * t[1], t),
+        depthwise_tiles(window, rows, cols, target),
+        key=lambda t: (tile_cycles(window, rows, cols, t[0], t[1], target), -t[0] * t[1], t),
     )
     return Config.of(oh_tile=best[0], ow_tile=best[1])
 
 
-class _Writer:
-    """Context of conv2d_depthwise.c.j2."""
+class DepthwiseWriter:
+    """Context of conv2d_depthwise.c.j2.
+
+    Args:
+        by_rows: r0, r1 count output rows in place of tiles: any number of whole tiles, behind which
+            may stand the rows that are left of the map.
+    """
 
     def __init__(
         self,
@@ -267,24 +300,54 @@ class _Writer:
         config: Config,
         views: Views,
         fused: Fused,
+        by_rows: bool = False,
     ) -> None:
         self.group, self.shape, self.fused, self.vl = group, shape, fused, target.vl
-        self.target = target
+        self.target, self.by_rows = target, by_rows
         node = group.nodes[0]
         self.x = views[node.input(0)]
         self.xs = shape.spatial_strides(self.x)
-        self.window = _window(shape)
+        self.window = window_of(shape)
         batch, _, row, col = output_axes(group, shape, views, fused)
         self.batch = Axis(shape.batch, {**batch, "x": self.x.strides[0]})
         self.row = Axis(shape.out[1], {**row, "x": self.xs[1] * shape.stride[1]})
         self.col = Axis(shape.out[2], {**col, "x": self.xs[2] * shape.stride[2]})
-        self.rows = split_even(shape.out[1], config.int("oh_tile"))
+        cut = split_rest if by_rows else split_even
+        self.rows = cut(shape.out[1], config.int("oh_tile"))
         self.cols = split_even(shape.out[2], config.int("ow_tile"))
         self.outside = self.x.layout == "nchwc"
+        block = 0 if self.outside else int(config.get("c_block", 0))
+        self.block = block if block < shape.channels else 0
+        """Channels of a pass over the map; 0 where every tile goes through all."""
+        self.hold = bool(config.get("hold_weights", True))
         self.steps = {"x": self.x.channel_step, **channel_steps(group, views, fused)}
         self.wide = padded(shape.channels, target.vl)
         self.bias = node.optional(2)
         self.used = [(r.size, c.size) for r in self.rows for c in self.cols]
+
+    def kernel(self) -> Kernel:
+        """Render the kernel."""
+        shape, target, fused = self.shape, self.target, self.fused
+        body = self.body()
+        args = self.args()
+        text = render(
+            "kernels/conv2d_depthwise.c.j2",
+            epilogue=fused.function,
+            tiles=[self.tile(h, w) for h, w in self.used],
+            full=0 if self.outside else shape.channels // target.vl * target.vl,
+            lanes=shape.channels % target.vl,
+            outside=self.outside,
+            block=self.block,
+            channels=shape.channels,
+            vl=target.vl,
+            barrier=target.has_neon,
+            title="depthwise " + conv_title(shape),
+            params=kernel_params(args, fused),
+            body=body,
+        )
+        tile = f"{self.rows[0].size}x{self.cols[0].size}"
+        name = f"conv2d_f32_depthwise_{shape.kernel[1]}x{shape.kernel[2]}_{tile}"
+        return Kernel(name, text, tuple(args), sum(r.count for r in self.rows), fused.math)
 
     def args(self) -> list[Arg]:
         node, shape = self.group.nodes[0], self.shape
@@ -308,7 +371,7 @@ class _Writer:
 
     def tile(self, rows: int, cols: int) -> dict[str, Any]:
         window, xs = self.window, self.xs
-        held = _held(window, rows, cols, self.target)
+        held = self.hold and _held(window, rows, cols, self.target)
         w = "w" if self.outside else "w + c"
         weight = [f"vload({terms(w, offset=t * self.wide)})" for t in range(window.taps)]
         bias = "vload(bias)" if self.outside else "vload(bias + c)"
@@ -360,7 +423,8 @@ class _Writer:
             own[-1]["ends"].append(o)
 
     def _params(self) -> str:
-        return ", ".join(self.fused.tile_params(self.bias is not None))
+        part = ["int32_t from", "int32_t to"] if self.block else []
+        return ", ".join([*self.fused.tile_params(self.bias is not None), *part])
 
     def _store(self, i: int, at: dict[str, int], lanes: int) -> str:
         pointers = {name: terms(name, offset=offset) for name, offset in at.items()}
@@ -382,21 +446,39 @@ class _Writer:
                 call: list[Block] = [self._call(run, cols, "t" if cols.count > 1 else "0")]
                 columns += [loop("t", "0", str(cols.count), call)] if cols.count > 1 else call
             heights.append(columns)
+        nest = self._row_loop(heights)
+        if self.outside:
+            head = f"for (int32_t c = 0; c < {self.shape.channels}; c += {self.vl}) {{"
+            nest = [{"head": head, "body": nest}]
+        if self.block:
+            channels = self.shape.channels
+            end = f"from + {self.block}"
+            if channels % self.block:
+                end = f"from + {self.block} < {channels} ? from + {self.block} : {channels}"
+            head = f"for (int32_t from = 0; from < {channels}; from += {self.block}) {{"
+            nest = [{"head": head, "body": [f"const int32_t to = {end};", *nest]}]
+        return [loop("i0", "0", str(self.batch.extent), nest)] if self.batch.extent > 1 else nest
+
+    def _row_loop(self, heights: list[list[Block]]) -> list[Block]:
+        """The loop over r; ``heights``: what a tile of each of ``rows`` does."""
+        if self.by_rows:
+            step = self.rows[0].size
+            head = f"for (; r + {step} <= r1; r += {step}) {{"
+            nest: list[Block] = ["int32_t r = r0;", {"head": head, "body": heights[0]}]
+            return nest + [{"head": "if (r < r1) {", "body": rest} for rest in heights[1:]]
         inside = heights[0]
         if len(heights) > 1:
             inside = [
                 {"head": f"if (r < {self.rows[0].count}) {{", "body": heights[0]},
                 {"head": "else {", "body": heights[1]},
             ]
-        nest: list[Block] = [loop("r", "r0", "r1", inside)]
-        if self.outside:
-            head = f"for (int32_t c = 0; c < {self.shape.channels}; c += {self.vl}) {{"
-            nest = [{"head": head, "body": nest}]
-        return [loop("i0", "0", str(self.batch.extent), nest)] if self.batch.extent > 1 else nest
+        return [loop("r", "r0", "r1", inside)]
 
     def _call(self, run: Run, cols: Run, t: str) -> str:
         kinds = {i.name: i.kind for i in self.fused.inputs}
         before = self.rows[0].count if run is not self.rows[0] else 0
+        start = 0 if self.by_rows else run.start - before * run.size
+        step = 1 if self.by_rows else run.size
         args = []
         for name in self.names():
             if name in ("w", "bias") or kinds.get(name) in ("channel", "scalar"):
@@ -404,15 +486,14 @@ class _Writer:
                 args.append(f"{name} + c" if moves else name)
                 continue
             row, col = self.row.stride(name), self.col.stride(name)
-            offset = (run.start - before * run.size) * row + cols.start * col
+            offset = start * row + cols.start * col
             if name == "x":
                 offset -= self.shape.begin[1] * self.xs[1] + self.shape.begin[2] * self.xs[2]
             parts = [("i0", self.batch.stride(name))] if self.batch.extent > 1 else []
             if self.outside:
                 parts.append(("c", self.steps.get(name, 1)))
-            args.append(
-                terms(name, *parts, ("r", row * run.size), (t, col * cols.size), offset=offset)
-            )
+            args.append(terms(name, *parts, ("r", row * step), (t, col * cols.size), offset=offset))
+        args += ["from", "to"] if self.block else []
         return f"@KERNEL@_tile_{run.size}x{cols.size}({', '.join(args)});"
 
 

@@ -32,14 +32,21 @@ from aotgen.schedule.blocking import (
     Problem,
     default_config,
     dense_config,
-    dense_space,
     predicted_seconds,
 )
 from aotgen.schedule.cache_model import block_loop_seconds
 from aotgen.schedule.conv_shape import ConvShape, Triple
 from aotgen.schedule.dense import Axis, Dense, DenseConfig, collapse_reduction
+from aotgen.schedule.dense_space import (
+    canonical_dense,
+    check_dense,
+    dense_features,
+    dense_space,
+)
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
+from aotgen.schedule.features import knob_features, work_features
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.group_memo import per_group
 from aotgen.schedule.layouts import (
     X_LAYOUT,
     Y_LAYOUT,
@@ -50,7 +57,7 @@ from aotgen.schedule.layouts import (
     with_layouts,
 )
 from aotgen.schedule.packing import pack_panels, pad_channels
-from aotgen.schedule.tiles import check_tile, padded
+from aotgen.schedule.tiles import padded
 from aotgen.target.target import Target
 
 
@@ -223,6 +230,11 @@ def inner_steps(channels: int, taps: int, dilation: int) -> int:
     return channels * taps if dilation == 1 else channels
 
 
+def outermost(taps: Triple, inputs: int) -> int:
+    """Steps of the outermost loop of a reduction over taps and input channels."""
+    return next((n for n in taps if n > 1), inputs)
+
+
 class DenseTemplate(Template):
     """What the templates around the dense register tile share: knobs, defaults, checks and cost
     come from a Problem.
@@ -232,17 +244,36 @@ class DenseTemplate(Template):
     def problem(self, group: Group, target: Target) -> Problem:
         """Extents for the model."""
 
+    def problem_of(self, group: Group, target: Target, config: Config) -> Problem:
+        """The extents under a config: where knobs change what the dense kernel is."""
+        return known_problem(group, self, target)
+
+    def knobs_of(self, config: Config) -> Config:
+        """A config with all knobs of dense kernels: those that the template fixes, too."""
+        return config
+
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return dense_space(self.problem(group, target), target)
+        return dense_space(known_problem(group, self, target), target)
 
     def default(self, group: Group, target: Target) -> Config:
-        return default_config(self.problem(group, target), target)
+        return default_config(known_problem(group, self, target), target)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
-        problem = self.problem(group, target)
-        c = dense_config(config, target)
-        pixels = min(c.oh_tile, problem.rows) * min(c.ow_tile, problem.cols)
-        check_tile(pixels, c.vectors, target, problem.lane_step)
+        check_dense(self.problem_of(group, target, config), self.knobs_of(config), target)
+
+    def canonical(self, group: Group, target: Target, config: Config) -> Config:
+        own = config.as_dict()
+        problem = self.problem_of(group, target, config)
+        found = canonical_dense(problem, self.knobs_of(config), target).as_dict()
+        return Config.of(**{name: found[name] for name in own})
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        problem = self.problem_of(group, target, config)
+        return {
+            **work_features(group, target),
+            **knob_features(self.canonical(group, target, config)),
+            **dense_features(problem, self.knobs_of(config), target),
+        }
 
     def output_need(self, group: Group, target: Target, config: Config) -> Need:
         return in_layout(Need(unit_inner=True), layout_of(config, Y_LAYOUT), target)
@@ -267,11 +298,17 @@ class DenseTemplate(Template):
 
     def _problem_in(self, group: Group, target: Target, x: Layout) -> Problem:
         """``problem`` where the input has this layout."""
-        problem = self.problem(group, target)
+        problem = known_problem(group, self, target)
         if x == "strided":
             return problem
         shape = ConvShape.of(group.nodes[0])
         return replace(problem, blocks=shape.stride[2] == 1)
+
+
+@per_group
+def known_problem(group: Group, template: DenseTemplate, target: Target) -> Problem:
+    """``DenseTemplate.problem``."""
+    return template.problem(group, target)
 
 
 class Conv2dDirect(DenseTemplate):
@@ -292,7 +329,7 @@ class Conv2dDirect(DenseTemplate):
             channels=shape.outputs // shape.groups,
             reduction=shape.reduction,
             inner=inner_steps(shape.channels // shape.groups, shape.kernel[2], shape.dilation[2]),
-            passes=shape.kernel[1] if shape.taps > 1 else shape.channels // shape.groups,
+            passes=outermost(shape.kernel, shape.channels // shape.groups),
             x_bytes=4
             * shape.channels
             // shape.groups

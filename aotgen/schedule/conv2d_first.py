@@ -3,8 +3,9 @@
 The register tile broadcasts single pixels, so it reads an image plane by plane as well as
 channels-last: the reduction runs over (channel, kernel row, kernel column) and two output pixels
 are ``stride`` floats apart. Rows of a strip of output rows are copied, with zeros around them, to
-scratch that stays in L1 or L2; the image itself needs no border. It comes from far away: on x86 the
-tiles of a strip prefetch the rows that the next one copies, some cache lines each.
+scratch that stays in L1 or L2; the image itself needs no border. It comes from far away: where the
+knob prefetch_image says so (on x86 by default) the tiles of a strip prefetch the rows that the next
+one copies, some cache lines each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Layout, Need, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, Layout, Need, ScheduleError, Views
 from aotgen.schedule.blocking import Problem, dense_config
 from aotgen.schedule.conv2d_direct import (
     DenseTemplate,
@@ -27,6 +28,7 @@ from aotgen.schedule.conv2d_direct import (
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import LINE_FLOATS, Axis, Block, Dense, loop, terms
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
+from aotgen.schedule.features import log2_ratio
 from aotgen.schedule.fused import fused_needs, make_fused
 from aotgen.schedule.layouts import laid_out, layout_choices
 from aotgen.target.target import Target
@@ -67,8 +69,16 @@ class Conv2dFirst(DenseTemplate):
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
         known = {k.name: k for k in super().space(group, target)}
         columns = known.get("ow_tile", Knob("ow_tile", "ordinal", (1,), "columns"))
-        strips = Knob("strip_rows", "ordinal", (1, 2, 4, 8, 16), "output rows")
-        return (columns, known["nr"], known["oc_block"], known["k_unroll"], strips)
+        rows = ConvShape.of(group.nodes[0]).out[1]
+        most = sorted({min(n, rows) for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)})
+        return (
+            columns,
+            known["nr"],
+            known["oc_block"],
+            known["k_unroll"],
+            Knob("strip_rows", "ordinal", tuple(most), "output rows"),
+            Knob("prefetch_image", "boolean", (False, True)),
+        )
 
     def default(self, group: Group, target: Target) -> Config:
         """Strips of as many rows as half of L1 holds, at most eight."""
@@ -87,10 +97,28 @@ class Conv2dFirst(DenseTemplate):
             oc_block=found["oc_block"],
             k_unroll=found["k_unroll"],
             strip_rows=rows,
+            prefetch_image=target.isa in ("avx2", "avx512"),
         )
 
+    def knobs_of(self, config: Config) -> Config:
+        return _all_knobs(config)
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        shape = ConvShape.of(group.nodes[0])
+        strip = 4 * _strip_floats(shape, config.int("strip_rows"))
+        return {
+            **super().features(group, target, config),
+            "strip_by_l1": log2_ratio(strip, target.l1_bytes),
+            "strip_by_l2": log2_ratio(strip, target.l2_bytes),
+            "copied_again": _strip_lines(shape, config.int("strip_rows"))
+            / (config.int("strip_rows") * shape.stride[1]),
+        }
+
     def check(self, group: Group, target: Target, config: Config) -> None:
-        super().check(group, target, _all_knobs(config))
+        super().check(group, target, config)
+        size = 4 * _strip_floats(ConvShape.of(group.nodes[0]), config.int("strip_rows"))
+        if config.int("strip_rows") > 1 and size > target.l2_bytes // 2:
+            raise ScheduleError(f"a strip of {size} bytes does not stay in L2")
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
         return super().cost(group, target, _all_knobs(config))
@@ -136,7 +164,9 @@ class Conv2dFirst(DenseTemplate):
         args.append(Arg("strip", "float *", scratch_bytes=4 * lines * width * shape.channels))
         strips = -(-shape.out[1] // strip_rows)
         image = _copy_context(shape, x.strides, lines, width)
-        ahead = _prefetch(shape, image, strip_rows, writer, target)
+        ahead: list[Block] = []
+        if config.get("prefetch_image", True):
+            ahead = _prefetch(shape, image, strip_rows, writer, target)
         writer.before_tile = ahead
         body = writer.wrap(
             [
@@ -233,7 +263,7 @@ def _prefetch(
     planes = shape.channels if planar else 1
     strips = -(-shape.out[1] // strip_rows)
     far = 4 * planes * shape.size[1] * apart > target.l2_bytes // 4
-    if target.isa not in ("avx2", "avx512") or strips < 2 or not far or apart > 2 * span:
+    if strips < 2 or not far or apart > 2 * span:
         return []
     floats = strip_rows * shape.stride[1] * apart
     tiles = strip_rows * sum(c.count for c in writer.cols) * sum(p.count for p in writer.panels)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,12 @@ from aotgen.schedule.base import (
 )
 from aotgen.schedule.conv2d_direct import alias, inner_steps, why_not
 from aotgen.schedule.conv_phase import Phase, conv_phase, merge_columns, phases_need
-from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.conv_shape import ConvShape, Triple
 from aotgen.schedule.conv_transpose import phases_of, pixels_are_dense, transposed_reason
 from aotgen.schedule.dense import collapse_reduction, terms
+from aotgen.schedule.features import common_features, log2, resident, tile_features, waste
 from aotgen.schedule.fused import fused_needs, make_fused
+from aotgen.schedule.group_memo import per_group
 from aotgen.schedule.packing import F32
 from aotgen.schedule.phase_writer import PhaseWriter
 from aotgen.schedule.tiles import Run, core_model, padded
@@ -47,19 +50,42 @@ class _Dot(Template):
         """The phases, those of a row as one where that may be."""
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        phase = self._largest(group, target)
-        sizes = tile_sizes(phase, target)
-        return (Knob("ow_tile", "ordinal", sizes, "pixels"),)
+        phase = _largest(group, self, target)
+        sizes = tile_sizes(phase.outputs, target)
+        unrolls = tuple(n for n in (1, 2, 4, 8) if n == 1 or 2 * n <= phase.run // target.vl)
+        return (
+            Knob("ow_tile", "ordinal", sizes, "pixels"),
+            Knob("k_unroll", "ordinal", unrolls, "vectors of inputs"),
+        )
 
     def default(self, group: Group, target: Target) -> Config:
-        phase = self._largest(group, target)
-        return Config.of(ow_tile=tile_sizes(phase, target)[-1])
+        phase = _largest(group, self, target)
+        return Config.of(ow_tile=tile_sizes(phase.outputs, target)[-1], k_unroll=1)
 
-    def _largest(self, group: Group, target: Target) -> Phase:
-        return max(self.phases(group, target)[1], key=lambda p: p.macs)
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        phase = _largest(group, self, target)
+        outputs, pixels = phase.outputs, config.int("ow_tile")
+        products = phase.steps * pixels * outputs
+        tiles = -(-phase.out[2] // pixels)
+        return {
+            **common_features(self, group, target, config),
+            **tile_features(
+                pixels,
+                outputs,
+                pixels * outputs + outputs + 1,
+                target,
+                config.int("k_unroll") * (pixels + outputs + pixels * outputs),
+            ),
+            **waste({"cols": (tiles * pixels, phase.out[2])}),
+            **resident(4 * pixels * phase.reduction, 4 * outputs * phase.reduction, 0.0, target),
+            "log2_tiles": log2(tiles * phase.out[0] * phase.out[1]),
+            "log2_trips": log2(phase.run / target.vl),
+            "inner_rest": phase.run % target.vl / phase.run,
+            "log2_tile_cycles": log2(products),
+        }
 
     def check(self, group: Group, target: Target, config: Config) -> None:
-        most = tile_sizes(self._largest(group, target), target)[-1]
+        most = tile_sizes(_largest(group, self, target).outputs, target)[-1]
         if not 1 <= config.int("ow_tile") <= most:
             raise ScheduleError(f"a tile of more than {most} pixels does not fit the registers")
 
@@ -74,13 +100,13 @@ class _Dot(Template):
         return alias(group, value)
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        shape, phases = self.phases(group, target)
+        shape = ConvShape.of(group.nodes[0])
         core = core_model(target)
         cycles = 0.0
-        for p in phases:
-            outputs = math.prod(p.out) * p.weights.shape[1]
-            products = steps(p, target)
-            loads = products * (1 / p.weights.shape[1] + 1 / config.int("ow_tile"))
+        for p in _work(group, self, target):
+            outputs = math.prod(p.out) * p.outputs
+            products = p.steps
+            loads = products * (1 / p.outputs + 1 / config.int("ow_tile"))
             per_output = max(
                 products / core.fma, loads / core.loads, (products + loads) / core.issue
             )
@@ -100,11 +126,47 @@ class _Dot(Template):
         fused = fused.with_channel_constants(partial(_pattern, vl=target.vl))
         size = 1, config.int("ow_tile")
         writer = _Writer(group, shape, phases, target, size, views, fused)
+        writer.unroll = config.int("k_unroll")
         return writer.kernel(f"dot_{shape.outputs}")
 
     @abstractmethod
     def separate(self, group: Group) -> list[Phase]:
         """The phases one by one."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the model needs to know of a phase.
+
+    Attributes:
+        out: extents of its outputs (depth, height, width).
+        outputs: channels of one.
+        reduction: products an output.
+        run: neighbouring inputs that it multiplies, if pixels are dense.
+        steps: vector products an output.
+    """
+
+    out: Triple
+    outputs: int
+    reduction: int
+    run: int
+    steps: int
+
+    @property
+    def macs(self) -> int:
+        return math.prod(self.out) * self.outputs * self.reduction
+
+
+@per_group
+def _work(group: Group, template: _Dot, target: Target) -> tuple[_Work, ...]:
+    return tuple(
+        _Work(p.out, int(p.weights.shape[1]), p.reduction, _run(p), steps(p, target))
+        for p in template.phases(group, target)[1]
+    )
+
+
+def _largest(group: Group, template: _Dot, target: Target) -> _Work:
+    return max(_work(group, template, target), key=lambda p: p.macs)
 
 
 class ConvDot(_Dot):
@@ -155,14 +217,16 @@ def _pointless(shape: ConvShape, phases: Sequence[Phase], target: Target) -> str
 
 def steps(phase: Phase, target: Target) -> int:
     """Vector products an output takes, if pixels are dense."""
-    inputs = phase.weights.shape[-1]
-    run = inner_steps(inputs, phase.taps[2], phase.dilation[2])
+    run = _run(phase)
     return phase.reduction // run * (-(-run // target.vl))
 
 
-def tile_sizes(phase: Phase, target: Target) -> tuple[int, ...]:
+def _run(phase: Phase) -> int:
+    return inner_steps(int(phase.weights.shape[-1]), phase.taps[2], phase.dilation[2])
+
+
+def tile_sizes(outputs: int, target: Target) -> tuple[int, ...]:
     """Pixels of a tile, ascending: whole vectors of (pixel, channel), at most 16 accumulators."""
-    outputs = int(phase.weights.shape[1])
     per_vector = target.vl // outputs
     free = min(16, target.vector_registers - outputs - 2)
     vectors = max(1, free // (per_vector * outputs))
@@ -180,6 +244,8 @@ class _Writer(PhaseWriter):
     """Context of conv_dot.c.j2."""
 
     template = "kernels/conv_dot.c.j2"
+    unroll = 1
+    """Vectors of inputs in one round of the innermost loop."""
 
     @property
     def outputs(self) -> int:
@@ -187,7 +253,7 @@ class _Writer(PhaseWriter):
         return int(self.phases[0].weights.shape[1])
 
     def context(self) -> dict[str, Any]:
-        return {"outputs": self.outputs}
+        return {"outputs": self.outputs, "unroll": self.unroll}
 
     def channels(self, role: str, value: Value) -> PackedConst:
         return _pattern(role, value, self.vl)

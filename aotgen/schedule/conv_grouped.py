@@ -32,7 +32,9 @@ from aotgen.schedule.conv_phase import Phase, conv_phase, phases_need
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.conv_transpose import phases_of, transposed_reason
 from aotgen.schedule.dense import terms
+from aotgen.schedule.features import common_features, log2
 from aotgen.schedule.fused import fused_needs, make_fused
+from aotgen.schedule.group_memo import per_group
 from aotgen.schedule.grouped_tile import (
     Blocks,
     TileKey,
@@ -45,7 +47,8 @@ from aotgen.schedule.grouped_tile import (
 )
 from aotgen.schedule.packing import F32
 from aotgen.schedule.phase_writer import PhaseWriter
-from aotgen.schedule.tiles import core_model
+from aotgen.schedule.tiles import core_model, split_even
+from aotgen.schedule.window_features import window_features
 from aotgen.target.target import Target
 
 
@@ -56,25 +59,56 @@ class _Grouped(Template):
         raise NotImplementedError
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        phase = self._largest(group)
-        found = tile_sizes(TileKey.of(phase), target)
+        found = tile_sizes(_keys(group, self)[0], target)
         return (
             Knob("oh_tile", "ordinal", tuple(sorted({t[0] for t in found})), "rows"),
             Knob("ow_tile", "ordinal", tuple(sorted({t[1] for t in found})), "columns"),
+            Knob("hold_weights", "boolean", (False, True)),
         )
 
-    def _largest(self, group: Group) -> Phase:
-        return max(self.phases(group)[1], key=lambda p: p.macs)
-
     def default(self, group: Group, target: Target) -> Config:
-        rows, cols = best_tile(TileKey.of(self._largest(group)), target)
-        return Config.of(oh_tile=rows, ow_tile=cols)
+        rows, cols = best_tile(_keys(group, self)[0], target)
+        return Config.of(oh_tile=rows, ow_tile=cols, hold_weights=True)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
-        phase = self._largest(group)
+        key = _keys(group, self)[0]
         rows, cols = config.int("oh_tile"), config.int("ow_tile")
-        if not fits(TileKey.of(phase), min(rows, phase.out[1]), min(cols, phase.out[2]), target):
+        if not fits(key, min(rows, key.out[1]), min(cols, key.out[2]), target):
             raise ScheduleError(f"a tile of {rows} x {cols} outputs does not fit the registers")
+
+    def canonical(self, group: Group, target: Target, config: Config) -> Config:
+        """Weights that fit the registers of no tile are held in none."""
+        for key in _keys(group, self):
+            rows = split_even(key.out[1], config.int("oh_tile"))
+            cols = split_even(key.out[2], config.int("ow_tile"))
+            window = key.window(rows[0].size, cols[0].size)
+            if is_held(window, rows[-1].size * cols[-1].size, target):
+                return config
+        return Config.of(**{**config.as_dict(), "hold_weights": False})
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        shape, key = ConvShape.of(group.nodes[0]), _keys(group, self)[0]
+        rows, cols = min(config.int("oh_tile"), key.out[1]), min(config.int("ow_tile"), key.out[2])
+        window, outputs = key.window(rows, cols), rows * cols
+        taps = math.prod(window.kernel)
+        held = bool(config["hold_weights"]) and is_held(window, outputs, target)
+        inputs = len(window.positions(0, rows)) * len(window.positions(1, cols))
+        loads = inputs + (taps if held else outputs * taps)
+        operations = outputs * taps + (inputs if key.permuted else 0)
+        return {
+            **common_features(self, group, target, config),
+            **window_features(
+                shape,
+                target,
+                (rows, cols),
+                vectors=1,
+                live=outputs + (taps if held else 1) + 3,
+                operations=operations,
+                loads=loads,
+            ),
+            "log2_trips": log2(math.prod(window.looped) * key.inputs),
+            "packed_groups": float(Blocks.of(shape, target.vl).packed),
+        }
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         shape, phases = self.phases(group)
@@ -87,10 +121,11 @@ class _Grouped(Template):
         return alias(group, value)
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        shape, phases = self.phases(group)
+        shape = ConvShape.of(group.nodes[0])
         blocks, core = Blocks.of(shape, target.vl), core_model(target)
         rows, cols = config.int("oh_tile"), config.int("ow_tile")
-        cycles = sum(tile_cycles(TileKey.of(p), rows, cols, target) * p.out[0] for p in phases)
+        keys = _keys(group, self)
+        cycles = sum(tile_cycles(key, rows, cols, target) * key.out[0] for key in keys)
         cycles *= shape.batch * blocks.count
         pixels = math.prod(shape.size) * shape.channels + math.prod(shape.out) * shape.outputs
         moved = 4 * shape.batch * pixels
@@ -103,7 +138,15 @@ class _Grouped(Template):
         fused = make_fused(group, target, views).with_channel_constants(arrange)
         size = config.int("oh_tile"), config.int("ow_tile")
         writer = _Writer(group, shape, phases, target, size, views, fused)
+        writer.hold = bool(config["hold_weights"])
         return writer.kernel(writer.method)
+
+
+@per_group
+def _keys(group: Group, template: _Grouped) -> tuple[TileKey, ...]:
+    """Of every phase, those with the most work first."""
+    phases = sorted(template.phases(group)[1], key=lambda p: -p.macs)
+    return tuple(TileKey.of(p) for p in phases)
 
 
 class ConvGrouped(_Grouped):
@@ -153,6 +196,8 @@ class _Writer(PhaseWriter):
     """Context of conv_grouped.c.j2."""
 
     template = "kernels/conv_grouped.c.j2"
+    hold = True
+    """Whether weights of unrolled taps stay in registers where they fit."""
 
     @property
     def blocks(self) -> Blocks:
@@ -201,7 +246,7 @@ class _Writer(PhaseWriter):
         window = self._phase_window(phase)
         outputs = rows * cols
         taps = math.prod(window.kernel)
-        held = is_held(window, outputs, self.target)
+        held = self.hold and is_held(window, outputs, self.target)
         weight = [f"vload({terms('w', offset=t * self.vl)})" for t in range(taps)]
         made = []
         for i in range(outputs):

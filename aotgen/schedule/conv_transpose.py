@@ -20,13 +20,13 @@ from aotgen.schedule.blocking import (
     Problem,
     default_config,
     dense_config,
-    dense_space,
     predicted_seconds,
 )
 from aotgen.schedule.conv2d_direct import (
     DenseTemplate,
     conv_title,
     inner_steps,
+    outermost,
     output_axes,
     why_not,
 )
@@ -46,8 +46,10 @@ from aotgen.schedule.dense import (
     kernel_params,
     terms,
 )
+from aotgen.schedule.dense_space import canonical_dense, dense_space
 from aotgen.schedule.dense_writer import DenseWriter
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.group_memo import per_group
 from aotgen.schedule.packing import pack_panels, pad_channels
 from aotgen.schedule.tiles import padded
 from aotgen.target.target import Target
@@ -83,37 +85,37 @@ class ConvTranspose(DenseTemplate):
 
     def problem(self, group: Group, target: Target) -> Problem:
         """Of the phase with the most work."""
-        shape, phases = phases_of(group)
-        return phase_problem(shape, max(phases, key=lambda p: p.macs), target)
+        return phase_problems(group, target, False)[0]
+
+    def problem_of(self, group: Group, target: Target, config: Config) -> Problem:
+        return _problems(group, target, config)[0]
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        shape, phases = phases_of(group)
-        merged = merge_columns(phases)
-        found = {k.name: k for k in self._space_of(shape, phases, target)}
-        for knob in self._space_of(shape, merged, target) if merged else ():
+        merged = phase_problems(group, target, True)
+        found = {k.name: k for k in dense_space(self.problem(group, target), target)}
+        for knob in dense_space(merged[0], target) if merged else ():
             values = {*map(int, found[knob.name].values), *map(int, knob.values)}
             found[knob.name] = replace(knob, values=tuple(sorted(values)))
         choices = (False, True) if merged else (False,)
         return (*found.values(), Knob("merge_columns", "boolean", choices))
 
-    def _space_of(
-        self, shape: ConvShape, phases: Sequence[Phase], target: Target
-    ) -> tuple[Knob, ...]:
-        return dense_space(phase_problem(shape, _largest(phases), target), target)
-
     def default(self, group: Group, target: Target) -> Config:
-        shape, phases = phases_of(group)
-        merged = merge_columns(phases)
         best: tuple[float, Config] | None = None
-        for made, flag in ((phases, False), (merged, True)):
-            if made is None:
+        for flag in (False, True):
+            problems = phase_problems(group, target, flag)
+            if not problems:
                 continue
-            config = default_config(phase_problem(shape, _largest(made), target), target)
-            seconds = _seconds(shape, made, config, target)
+            config = default_config(problems[0], target)
+            seconds = _seconds(problems, config, target)
             if best is None or seconds < best[0]:
                 best = seconds, Config.of(**config.as_dict(), merge_columns=flag)
         assert best is not None
         return best[1]
+
+    def canonical(self, group: Group, target: Target, config: Config) -> Config:
+        """Phases of fewer taps may be cut into passes or not."""
+        problem = self.problem_of(group, target, config)
+        return canonical_dense(problem, config, target, cuts=False)
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         shape, phases = phases_of(group)
@@ -123,9 +125,7 @@ class ConvTranspose(DenseTemplate):
         return Need(unit_inner=True)
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        shape, phases = phases_of(group)
-        merged = merge_columns(phases) if config["merge_columns"] else None
-        return _seconds(shape, merged or phases, config, target)
+        return _seconds(_problems(group, target, config), config, target)
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         shape, phases = phases_of(group)
@@ -138,8 +138,20 @@ class ConvTranspose(DenseTemplate):
         return writer.kernel()
 
 
-def _largest(phases: Sequence[Phase]) -> Phase:
-    return max(phases, key=lambda p: p.macs)
+@per_group
+def phase_problems(group: Group, target: Target, merged: bool) -> tuple[Problem, ...]:
+    """For the model, the phases with the most work first: one by one, or those of a row as one;
+    none where that cannot be.
+    """
+    shape, phases = phases_of(group)
+    found = merge_columns(phases) if merged else phases
+    ordered = sorted(found or (), key=lambda p: -p.macs)
+    return tuple(phase_problem(shape, p, target) for p in ordered)
+
+
+def _problems(group: Group, target: Target, config: Config) -> tuple[Problem, ...]:
+    merged = phase_problems(group, target, True) if config["merge_columns"] else ()
+    return merged or phase_problems(group, target, False)
 
 
 def phase_problem(shape: ConvShape, phase: Phase, target: Target) -> Problem:
@@ -153,15 +165,15 @@ def phase_problem(shape: ConvShape, phase: Phase, target: Target) -> Problem:
         channels=channels,
         reduction=phase.reduction,
         inner=inner_steps(inputs, phase.taps[2], phase.dilation[2]),
-        passes=phase.taps[1] if phase.reduction > inputs else inputs,
+        passes=outermost(phase.taps, inputs),
         x_bytes=4 * inputs * shape.size[1] * shape.size[2] * min(shape.size[0], phase.taps[0]),
         lane_step=target.has_neon,
     )
 
 
-def _seconds(shape: ConvShape, phases: Sequence[Phase], config: Config, target: Target) -> float:
+def _seconds(problems: Sequence[Problem], config: Config, target: Target) -> float:
     c = dense_config(config, target)
-    return sum(predicted_seconds(phase_problem(shape, p, target), c, target) for p in phases)
+    return sum(predicted_seconds(p, c, target) for p in problems)
 
 
 def pixels_are_dense(group: Group, shape: ConvShape, views: Views, fused: Fused) -> bool:

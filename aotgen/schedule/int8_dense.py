@@ -42,8 +42,16 @@ from aotgen.schedule.int8_x86 import (
     why_not,
     words,
 )
+from aotgen.schedule.integer_features import BLOCK_BYTES, check_block, integer_features
 from aotgen.schedule.intrinsics import U8S8_DOT4
-from aotgen.schedule.quantized import ConstantWeights, as_conv, is_flat, tiled_pixels, title
+from aotgen.schedule.quantized import (
+    ConstantWeights,
+    as_conv,
+    is_flat,
+    reduction,
+    tiled_pixels,
+    title,
+)
 from aotgen.target.target import Target
 
 _SCRATCH = 32 * 1024
@@ -115,6 +123,7 @@ class Int8Dense(ConstantWeights):
         return (
             Knob("pixels", "ordinal", tuple(range(1, most + 1)), "pixels"),
             Knob("vectors", "ordinal", (1, 2, 4), "vectors"),
+            Knob("block_bytes", "ordinal", BLOCK_BYTES, "bytes of input, 0: by the weights' size"),
         )
 
     def default(self, group: Group, target: Target) -> Config:
@@ -130,7 +139,19 @@ class Int8Dense(ConstantWeights):
                 cycles *= tiles
                 if cycles < best * 0.999:
                     best, found = cycles, (pixels, vectors)
-        return Config.of(pixels=found[0], vectors=found[1])
+        return Config.of(pixels=found[0], vectors=found[1], block_bytes=0)
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        node = group.nodes[0]
+        pixels, vectors = config.int("pixels"), config.int("vectors")
+        total = -(-group.output.shape[-1] // target.vl)
+        step = sum(_cycles(v, pixels, target) * n for v, n in split(total, vectors))
+        rows = math.prod(group.output.shape[:-1]) / tiled_pixels(node)
+        tiles = rows * -(-tiled_pixels(node) // pixels)
+        own = 1 if has_vnni(target) else 2
+        live = pixels * vectors + own * vectors + own
+        cycles = step * tiles * reduction(node) / 4
+        return integer_features(group, target, config, live=live, cycles=cycles)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
         pixels, vectors = config.int("pixels"), config.int("vectors")
@@ -138,6 +159,10 @@ class Int8Dense(ConstantWeights):
             raise ScheduleError(f"{pixels} x {vectors} accumulators do not fit the registers")
         if pixels > tiled_pixels(group.nodes[0]):
             raise ScheduleError(f"a row has fewer than {pixels} pixels")
+        panels = -(-group.output.shape[-1] // target.vl)
+        if vectors > 1 and vectors // 2 >= panels:
+            raise ScheduleError(f"a tile of {vectors} vectors for {panels} vectors of channels")
+        check_block(target, config)
 
     def products(self, target: Target) -> float:
         return 6.0 if has_vnni(target) else 3.0
@@ -169,7 +194,9 @@ class Int8Dense(ConstantWeights):
         widest = min(config.int("vectors"), 1 << (-(-outputs // vl) - 1).bit_length())
         packed, tables, panels = _pack(weights, bias, epilogue, taps, source.steps, widest, vl)
         again = len(packed) if outputs > widest * vl else 0
-        context["block"] = _block(context, source, again, pixels)
+        room = int(config.get("block_bytes", 0))
+        room = room or (_SCRATCH if again <= _IN_L1 else _LARGE_SCRATCH)
+        context["block"] = _block(context, source, again, pixels, room)
         args = [
             Arg("x_", f"const {x.dtype.c} *", value=node.input(0)),
             Arg("w", "const int8_t *", const=PackedConst("w", packed, node.input(1))),
@@ -296,11 +323,15 @@ def _rows_context(shape: ConvShape, source: Source, x: View, y: View) -> dict[st
     }
 
 
-def _block(context: dict[str, Any], source: Source, weight_bytes: int, pixels: int) -> int:
+def _block(
+    context: dict[str, Any], source: Source, weight_bytes: int, pixels: int, room: int
+) -> int:
     """Rows (of "flat": pixels) that all panels of weights pass before the next ones come.
-    ``weight_bytes``: of panels that take turns, 0 for a single one.
+
+    Args:
+        weight_bytes: of panels that take turns, 0 for a single one.
+        room: bytes of input, about.
     """
-    room = _SCRATCH if weight_bytes <= _IN_L1 else _LARGE_SCRATCH
     if source.kind != "rows":
         in_all = int(context["rows_in_all"])
         if weight_bytes <= _IN_L1 and not source.copy:

@@ -15,8 +15,9 @@ import numpy as np
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, ScheduleError, Views
 from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.features import common_features
 from aotgen.schedule.int8_x86 import (
     I8,
     CopiedRows,
@@ -30,10 +31,15 @@ from aotgen.schedule.int8_x86 import (
 )
 from aotgen.schedule.intrinsics import U8S8_DOT4
 from aotgen.schedule.quantized import ConstantWeights, as_conv, title
+from aotgen.schedule.window_features import window_features
 from aotgen.target.target import Target
 
 _MOST_TAPS = 49
 """Windows beyond it would be unrolled into too much code."""
+
+
+_MOST_PRODUCTS = 512
+"""Printed in a tile of several vectors: beyond it code size costs more than reuse gains."""
 
 
 class Int8Depthwise(ConstantWeights):
@@ -53,7 +59,9 @@ class Int8Depthwise(ConstantWeights):
         return why_not(group, target)
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return (Knob("tile", "ordinal", (1, 2, 3, 4), "vectors of outputs"),)
+        shape = ConvShape.of(as_conv(group.nodes[0]))
+        most = max(1, min(6, shape.out[2] // _together(shape, target)))
+        return (Knob("tile", "ordinal", tuple(range(1, most + 1)), "vectors of outputs"),)
 
     def default(self, group: Group, target: Target) -> Config:
         shape = ConvShape.of(as_conv(group.nodes[0]))
@@ -64,6 +72,37 @@ class Int8Depthwise(ConstantWeights):
         while tile > 1 and whole % tile and -(-whole // tile) * tile > 1.2 * whole:
             tile -= 1
         return Config.of(tile=tile)
+
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        shape, tile = ConvShape.of(as_conv(group.nodes[0])), config.int("tile")
+        live = _live(tile)
+        if tile > 1 and live > target.vector_registers:
+            raise ScheduleError(
+                f"a tile of {tile} vectors of outputs needs {live} registers"
+                f" of {target.vector_registers}"
+            )
+        products = 4 * tile * len(_fours(shape.kernel[1])) * shape.kernel[2]
+        if tile > 1 and products > _MOST_PRODUCTS:
+            raise ScheduleError(f"a tile of {tile} vectors of outputs is {products} products long")
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        shape, tile = ConvShape.of(as_conv(group.nodes[0])), config.int("tile")
+        fours = len(_fours(shape.kernel[1]))
+        columns = (tile - 1) * shape.stride[2] + (shape.kernel[2] - 1) * shape.dilation[2] + 1
+        return {
+            **common_features(self, group, target, config),
+            **window_features(
+                shape,
+                target,
+                (1, tile * _together(shape, target)),
+                vectors=4,
+                live=min(target.vector_registers, _live(tile)),
+                operations=4.0 * tile * fours * shape.kernel[2],
+                loads=float(columns * shape.kernel[1]),
+                channels=4 * target.vl,
+                size=1,
+            ),
+        }
 
     def products(self, target: Target) -> float:
         return 1.0
@@ -134,6 +173,13 @@ class Int8Depthwise(ConstantWeights):
         name = f"{node.op}_{x.dtype.value}_depthwise_dot4"
         units = shape.batch * shape.out[1]
         return Kernel(name, text, tuple(args), units, words(epilogue), frozenset({"string.h"}))
+
+
+def _live(tile: int) -> int:
+    """Vector registers in use: four accumulators a vector of outputs, a column's operand, weights,
+    a constant.
+    """
+    return 4 * tile + 6
 
 
 def _together(shape: ConvShape, target: Target) -> int:

@@ -44,6 +44,7 @@ from aotgen.schedule.int8_neon_tiles import (
     VmlalTile,
     pairs_fit,
 )
+from aotgen.schedule.integer_features import BLOCK_BYTES, check_block, integer_features
 from aotgen.schedule.intrinsics import (
     S8_SDOT,
     S8_SMULL_SMLAL,
@@ -52,7 +53,7 @@ from aotgen.schedule.intrinsics import (
     intrinsics_for,
 )
 from aotgen.schedule.quantized import ConstantWeights, as_conv, known_zero, reduction, title
-from aotgen.schedule.tiles import split_even
+from aotgen.schedule.tiles import core_model, split_even
 from aotgen.target.target import Target
 
 MIN_CHANNELS = 3
@@ -91,18 +92,29 @@ class Int8NeonDense(ConstantWeights):
         return (
             Knob("pixels", "ordinal", tuple(sorted({t[0] for t in found})), "pixels"),
             Knob("vectors", "ordinal", tuple(sorted({t[1] for t in found})), "vectors"),
+            Knob("block_bytes", "ordinal", BLOCK_BYTES, "bytes of input, 0: as many as of weights"),
         )
 
     def default(self, group: Group, target: Target) -> Config:
         """The tile of the fewest instructions for this layer."""
         node = group.nodes[0]
         pixels, vectors = min(_tiles(node, target), key=lambda t: _instructions(node, target, *t))
-        return Config.of(pixels=pixels, vectors=vectors)
+        return Config.of(pixels=pixels, vectors=vectors, block_bytes=0)
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        node = group.nodes[0]
+        pixels, vectors = config.int("pixels"), config.int("vectors")
+        groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
+        core = core_model(target)
+        live = pixels * vectors + pixels + vectors
+        cycles = _instructions(node, target, pixels, vectors) / core.fma
+        return integer_features(group, target, config, live=live, cycles=cycles, groups=groups)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
         tile = config.int("pixels"), config.int("vectors")
         if tile not in _tiles(group.nodes[0], target):
             raise ScheduleError(f"a tile of {tile[0]} x {tile[1]} vectors does not fit")
+        check_block(target, config)
 
     def products(self, target: Target) -> float:
         return 8.0 if _dot(target) is S8_SDOT else 4.0
@@ -210,6 +222,7 @@ class _Writer:
         # As many bytes of patches as of weights: then neither streams past the other for long.
         limit = min(_BLOCK_BYTES[target.optimize], target.l2_bytes // 2)
         limit = min(limit, max(_LEAST_BLOCK, self.weights.stored.size // self.groups))
+        limit = int(config.get("block_bytes", 0)) or limit
         fitting = max(1, limit // (self.pixels * self.rounded))
         self.block = min(self.tiles_in_span, fitting)
         self.pack = self._pack()

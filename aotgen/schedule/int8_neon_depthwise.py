@@ -14,6 +14,7 @@ from aotgen.ir.types import DType
 from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, View, Views
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import affine
+from aotgen.schedule.features import common_features
 from aotgen.schedule.int8_neon_operands import (
     input_zero,
     parameters,
@@ -22,6 +23,7 @@ from aotgen.schedule.int8_neon_operands import (
     why_not_neon,
 )
 from aotgen.schedule.quantized import ConstantWeights, as_conv, known_zero, title
+from aotgen.schedule.window_features import window_features
 from aotgen.target.target import Target
 
 BLOCK = 8
@@ -84,8 +86,9 @@ class Int8NeonDepthwise(ConstantWeights):
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
         rows = ConvShape.of(as_conv(group.nodes[0])).out[1]
-        values = sorted({min(rows, 1 << n) for n in range(8)})
-        return (Knob("band_rows", "ordinal", tuple(values), "rows"),)
+        default = self.default(group, target).int("band_rows")
+        values = {default, *(min(rows, n) for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128))}
+        return (Knob("band_rows", "ordinal", tuple(sorted(values)), "rows"),)
 
     def default(self, group: Group, target: Target) -> Config:
         """Bands whose input stays in half of L1 while all blocks of channels pass over them."""
@@ -93,6 +96,23 @@ class Int8NeonDepthwise(ConstantWeights):
         row = shape.size[2] * shape.channels
         rows = (target.l1_bytes // 2 // row - shape.kernel[1]) // shape.stride[1] + 1
         return Config.of(band_rows=max(1, min(rows, shape.out[1])))
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        shape = ConvShape.of(as_conv(group.nodes[0]))
+        return {
+            **common_features(self, group, target, config),
+            **window_features(
+                shape,
+                target,
+                (config.int("band_rows"), shape.out[2]),
+                vectors=2,
+                live=min(target.vector_registers, 2 * shape.taps + 4),
+                operations=2.0 * shape.taps * config.int("band_rows") * shape.out[2],
+                loads=float(config.int("band_rows") * shape.kernel[1] * shape.size[2]),
+                channels=BLOCK,
+                size=1,
+            ),
+        }
 
     def products(self, target: Target) -> float:
         return 1.0

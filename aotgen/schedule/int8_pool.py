@@ -16,7 +16,9 @@ from aotgen.ops.fixed_point import limits
 from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, Template, View, Views
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import affine, terms
+from aotgen.schedule.features import common_features
 from aotgen.schedule.tiles import core_model
+from aotgen.schedule.window_features import window_features
 from aotgen.target.target import Target
 
 MODES = {"max_pool": "max", "qavg_pool": "average", "qreduce_sum": "sum"}
@@ -98,7 +100,25 @@ class Int8Pool(Template):
         return None
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return (Knob("vectors", "ordinal", VECTORS, "vectors"),)
+        node = group.nodes[0]
+        fitting = [v for v in VECTORS if v * _lanes(node, target) <= node.input(0).shape[-1]]
+        return (Knob("vectors", "ordinal", tuple(fitting) or (1,), "vectors"),)
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        shape, vectors = _shape(group.nodes[0]), config.int("vectors")
+        return {
+            **common_features(self, group, target, config),
+            **window_features(
+                shape,
+                target,
+                (1, 1),
+                vectors=vectors,
+                live=min(target.vector_registers, vectors + 4),
+                operations=float(shape.taps * vectors),
+                loads=float(shape.taps * vectors),
+                size=1,
+            ),
+        }
 
     def default(self, group: Group, target: Target) -> Config:
         node = group.nodes[0]

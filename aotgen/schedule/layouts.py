@@ -27,7 +27,7 @@ def layout_of(config: Config, knob: str) -> Layout:
 
 
 def with_layouts(config: Config, x: Layout, y: Layout) -> Config:
-    """``config`` that reads its anchor's input as ``x`` and writes (and reads residuals) as
+    """``config`` that reads its first node's input as ``x`` and writes (and reads residuals) as
     ``y``.
     """
     knobs = {k: v for k, v in config.as_dict().items() if k not in (X_LAYOUT, Y_LAYOUT)}
@@ -52,12 +52,12 @@ def layout_choices(group: Group, target: Target) -> list[tuple[Layout, Layout]]:
 
     y's holds for every epilogue operand of its shape, too.
     """
-    anchor = group.anchor
-    assert anchor is not None
-    x, y = anchor.input(0), group.output
+    x, y = group.nodes[0].input(0), group.output
     like_y = [v for n in group.epilogue for v in n.args if v.shape == y.shape and v.is_const]
     both: list[Layout] = ["strided", "nchwc"]
     read = both if can_block(x, target) else both[:1]
+    anchor = group.anchor
+    assert anchor is not None
     plain = y.shape == anchor.output.shape and len(group.outputs) == 1 and not like_y
     written = both if plain and can_block(y, target) else both[:1]
     return [(a, b) for a in read for b in written if (a, b) != ("strided", "strided")]
@@ -80,16 +80,14 @@ def in_layout(need: Need, layout: Layout, target: Target) -> Need:
 def laid_out(
     needs: dict[str, Need], group: Group, config: Config, target: Target
 ) -> dict[str, Need]:
-    """A template's needs with its anchor's input and the epilogue's operands of the output's shape
-    in the layouts of ``config``.
+    """A template's needs with its first node's input and the operands of the output's shape in the
+    layouts of ``config``.
     """
-    anchor = group.anchor
-    assert anchor is not None
     x, y = layout_of(config, X_LAYOUT), layout_of(config, Y_LAYOUT)
     shapes = {v.name: v.shape for v in group.activations}
     made = {}
     for name, need in needs.items():
-        if name == anchor.input(0).name:
+        if name == group.nodes[0].input(0).name:
             made[name] = in_layout(need, x, target)
         elif shapes[name] == group.output.shape:
             made[name] = in_layout(need, y, target)

@@ -3,8 +3,8 @@ leading axes.
 
 ``MatmulGemm`` has constant b, packed at compile time: rows of all batch entries form one long axis
 where strides allow. ``MatmulBatch`` has an activation b (attention): read in place when its columns
-lie next to each other and few rows use it, else packed into panels in scratch, once per batch
-entry.
+lie next to each other and few rows use it (knob pack_b), else packed into panels in scratch, once
+per batch entry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
-from aotgen.schedule.base import Arg, Config, Kernel, Need, PackedConst, View, Views
+from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, PackedConst, View, Views
 from aotgen.schedule.blocking import Problem, dense_config
 from aotgen.schedule.conv2d_direct import DenseTemplate
 from aotgen.schedule.dense import Axis, Block, Dense, collapse
@@ -212,9 +212,13 @@ class MatmulBatch(MatmulTemplate):
     def rows(self, group: Group, shape: MatmulShape) -> int:
         return shape.m
 
+    def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
+        return (*super().space(group, target), Knob("pack_b", "boolean", (False, True)))
+
     def default(self, group: Group, target: Target) -> Config:
         found = super().default(group, target).as_dict()
         found.update(kc=0, next_lines=0)
+        found["pack_b"] = MatmulShape.of(group.nodes[0]).m > 2 * int(found["mr"])
         return Config.of(**found)
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
@@ -227,7 +231,7 @@ class MatmulBatch(MatmulTemplate):
         k_stride, n_stride = b.strides[-2:][::-1] if shape.trans_b else b.strides[-2:]
         own = broadcast_strides(b.strides[:-2], b.shape[:-2], len(shape.batch))
         leading = [Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(leading, own, strict=True)]
-        in_place = n_stride == 1 and shape.m <= 2 * cfg.oh_tile
+        in_place = n_stride == 1 and not config.get("pack_b", shape.m > 2 * cfg.oh_tile)
         outer = collapse(leading) if leading else []
         dense = Dense(
             tuple(a for a in outer if a.extent > 1),

@@ -11,9 +11,9 @@ with no board and no journal at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from aotgen.errors import InternalError, Problem, UnsupportedError
 from aotgen.ir.graph import Graph, Group, Value
@@ -28,6 +28,42 @@ MAX_RANK = 8
 
 Measured = Callable[[Group, Template, Config], float | None]
 """Seconds of a config from a journal, or None when it was never measured."""
+
+Source = Literal["default", "tuned", "transferred"]
+"""Where a config comes from: the template, the task's own records, those of other tasks."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config to take in place of a template's default.
+
+    Attributes:
+        config: channels-last.
+        source: where it comes from.
+        sole: whether it is the only alternative of its Group, but for its layouts.
+    """
+
+    config: Config
+    source: Source
+    sole: bool = False
+
+
+@runtime_checkable
+class Schedules(Protocol):
+    """A ``Measured`` that also knows better configs than the defaults."""
+
+    def __call__(self, group: Group, template: Template, config: Config) -> float | None:
+        """Seconds of a config; None when it was never measured."""
+
+    def proposals(self, group: Group) -> Mapping[str, Proposal]:
+        """By name of a template."""
+
+    def key(self, group: Group) -> str:
+        """Of the task that a Group belongs to."""
+
+    def kind(self, group: Group) -> str | None:
+        """How its task's seconds came about: "network", "measured" or "modelled"."""
+
 
 MIN_GAIN = 0.03
 """Share of a network's seconds that layouts must save to be chosen: less is within what models and
@@ -47,12 +83,14 @@ class Choice:
         config: its knobs.
         seconds: measured or modelled; infinite when the template has no model.
         measured: whether ``seconds`` comes from a journal.
+        source: of ``config``; one in another layout has that of the config that it is made from.
     """
 
     template: Template
     config: Config
     seconds: float
     measured: bool = False
+    source: Source = "default"
 
 
 @dataclass
@@ -76,48 +114,71 @@ def is_view_group(group: Group) -> bool:
 def alternatives(
     group: Group, target: Target, measured: Measured | None = None, blocks: bool = False
 ) -> list[Choice]:
-    """Every template that can implement ``group``, with its default config, in the registry's order
-    of preference; none when the group is one of ``unsupported``.
+    """Every template that can implement ``group``, with its default config or the one that
+    ``measured`` proposes, in the registry's order of preference; none when the group is one of
+    ``unsupported``.
+
+    Where only some configs were measured the others cost what the model says in relation to one
+    that was: of the same template, else of the fastest one.
 
     Args:
         blocks: list each template behind its channels-last form in every other layout it can take.
             Scalar code has blocks of one channel, which only a measurement can recommend: they
             leave a dense kernel no neighbours to sum over.
     """
-    from aotgen.schedule.registry import candidates
-
-    found: list[Choice] = []
-    for template in candidates(group, target):
-        config = template.default(group, target)
+    proposed = measured.proposals(group) if isinstance(measured, Schedules) else {}
+    found: list[list[Choice]] = []
+    scales: list[float | None] = []
+    templates = _templates(group, target, proposed)
+    for template in templates:
+        proposal = proposed.get(template.name)
+        if proposal is None:
+            proposal = Proposal(template.default(group, target), "default")
+        config, source = proposal.config, proposal.source
         configs = [config]
         if blocks and (target.vl > 1 or measured is not None):
             pairs = template.layouts(group, target)
             configs += [template.default_in(group, target, config, x, y) for x, y in pairs]
-        found += _timed(group, template, configs, target, measured)
-    return found
-
-
-def _timed(
-    group: Group,
-    template: Template,
-    configs: Sequence[Config],
-    target: Target,
-    measured: Measured | None,
-) -> list[Choice]:
-    """Choices for one template's configs. Where only some of them were measured the others cost
-    what the model says in relation to one that was.
-    """
-    seconds = [measured(group, template, c) if measured else None for c in configs]
-    modelled = [
-        template.cost(group, target, c) if s is None or len(configs) > 1 else s
-        for c, s in zip(configs, seconds, strict=True)
+        seconds = [measured(group, template, c) if measured else None for c in configs]
+        modelled = [
+            template.cost(group, target, c)
+            if s is None or len(configs) > 1 or len(templates) > 1
+            else s
+            for c, s in zip(configs, seconds, strict=True)
+        ]
+        known = ((s, m) for s, m in zip(seconds, modelled, strict=True) if s is not None)
+        scales.append(next((s / m for s, m in known if 0 < m < math.inf), None))
+        found.append(
+            [
+                Choice(template, c, m, False, source)
+                if s is None
+                else Choice(template, c, s, True, source)
+                for c, s, m in zip(configs, seconds, modelled, strict=True)
+            ]
+        )
+    timed = [
+        (min(c.seconds for c in choices if c.measured), scale)
+        for choices, scale in zip(found, scales, strict=True)
+        if scale is not None
     ]
-    known = ((s, m) for s, m in zip(seconds, modelled, strict=True) if s is not None)
-    scale = next((s / m for s, m in known if 0 < m < math.inf), 1.0)
+    usual = min(timed)[1] if timed else 1.0
     return [
-        Choice(template, c, m * scale, False) if s is None else Choice(template, c, s, True)
-        for c, s, m in zip(configs, seconds, modelled, strict=True)
+        c if c.measured else replace(c, seconds=c.seconds * (usual if scale is None else scale))
+        for choices, scale in zip(found, scales, strict=True)
+        for c in choices
     ]
+
+
+def _templates(group: Group, target: Target, proposed: Mapping[str, Proposal]) -> list[Template]:
+    """The candidates, and what else a journal proposes; only the one of a sole proposal."""
+    from aotgen.schedule.registry import anchor_templates, candidates
+
+    sole = {name for name, proposal in proposed.items() if proposal.sole}
+    if sole:
+        return [t for t in anchor_templates() if t.name in sole]
+    usual = candidates(group, target)
+    more = [t for t in anchor_templates() if t.name in proposed and t not in usual]
+    return [*usual, *more]
 
 
 def unsupported(graph: Graph, target: Target) -> tuple[Problem, ...]:

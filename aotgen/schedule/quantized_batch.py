@@ -12,6 +12,7 @@ from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node
 from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, Template, View, Views
 from aotgen.schedule.dense import affine
+from aotgen.schedule.integer_features import check_integer_tile, integer_features
 from aotgen.schedule.intrinsics import I16_PAIRS
 from aotgen.schedule.matmul_gemm import broadcast_strides, operand_view
 from aotgen.schedule.operands import operand
@@ -21,11 +22,12 @@ from aotgen.schedule.quantized import (
     channel_args,
     is_wide,
     known_zero,
+    reduction,
     requant_text,
     requant_words,
     title,
 )
-from aotgen.schedule.quantized_dense import tile_of
+from aotgen.schedule.quantized_dense import live_registers, tile_of, tile_step
 from aotgen.schedule.tiles import padded
 from aotgen.target.target import Target
 
@@ -68,6 +70,25 @@ class QuantizedBatch(Template):
         pixels, vectors = tile_of(target, m, n)
         return Config.of(pixels=pixels, vectors=vectors)
 
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        pixels, vectors = config.int("pixels"), config.int("vectors")
+        check_integer_tile(group, target, pixels, vectors, live_registers(pixels, vectors))
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        node = group.nodes[0]
+        pixels, vectors = config.int("pixels"), config.int("vectors")
+        m, n = node.output.shape[-2:]
+        panels = -(-n // (vectors * target.vl))
+        pairs = math.prod(node.output.shape[:-2]) * -(-m // pixels) * panels * reduction(node) / 2
+        return integer_features(
+            group,
+            target,
+            config,
+            live=live_registers(pixels, vectors),
+            cycles=pairs * tile_step(pixels, vectors, target),
+            size=2,
+        )
+
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         x = group.nodes[0].input(0)
         return {} if x.is_const else {x.name: Need(unit_inner=True)}
@@ -84,9 +105,9 @@ class QuantizedBatch(Template):
         node = group.nodes[0]
         x, w = (operand_view(node.input(i), views) for i in (0, 1))
         y = views[group.output]
-        m, n, reduction = *y.shape[-2:], x.shape[-1]
+        m, n, products = *y.shape[-2:], x.shape[-1]
         pixels, vectors = config.int("pixels"), config.int("vectors")
-        panel, depth = vectors * target.vl, reduction + reduction % 2
+        panel, depth = vectors * target.vl, products + products % 2
         bias = node.optional(2)
         sums = None if bias is None or bias.const is None else bias.const.astype(np.int32)
         operands = Operands(np.zeros((0, 0), np.int8), sums, None, 0, 0)
@@ -114,7 +135,7 @@ class QuantizedBatch(Template):
             zeros=[int(known_zero(node, i)[0]) for i in (3, 4)],
             rows=m,
             columns=n,
-            reduction=reduction,
+            reduction=products,
             depth=depth,
             x_row=x.strides[-2],
             y_row=y.strides[-2],

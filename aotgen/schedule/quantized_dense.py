@@ -17,6 +17,12 @@ from aotgen.ir.types import DType
 from aotgen.schedule.base import Arg, Config, Kernel, Knob, PackedConst, View, Views
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import affine
+from aotgen.schedule.integer_features import (
+    BLOCK_BYTES,
+    check_block,
+    check_integer_tile,
+    integer_features,
+)
 from aotgen.schedule.intrinsics import I16_PAIRS
 from aotgen.schedule.quantized import (
     ConstantWeights,
@@ -25,16 +31,17 @@ from aotgen.schedule.quantized import (
     is_flat,
     is_wide,
     operands_of,
+    reduction,
     requant_text,
     requant_words,
     tiled_pixels,
     title,
     why_not,
 )
-from aotgen.schedule.tiles import padded
+from aotgen.schedule.tiles import core_model, padded
 from aotgen.target.target import Target
 
-_BLOCK_BYTES = 24 * 1024
+_BLOCK_BYTES = 24 << 10
 """Patches that are in scratch together: they stay in L1 beside a panel of weights."""
 
 _CHUNK_PAIRS = 255
@@ -61,12 +68,41 @@ class QuantizedDense(ConstantWeights):
         return (
             Knob("pixels", "ordinal", (1, 2, 3, 4, 5, 6, 7, 8), "pixels"),
             Knob("vectors", "ordinal", (1, 2, 3, 4), "vectors"),
+            Knob(
+                "block_bytes",
+                "ordinal",
+                tuple(sorted((_BLOCK_BYTES, *BLOCK_BYTES[1:]))),
+                "bytes of packed patches",
+            ),
         )
 
     def default(self, group: Group, target: Target) -> Config:
         """Accumulators fill the registers; pixels divide a row where they can."""
         pixels, vectors = tile_of(target, tiled_pixels(group.nodes[0]), group.output.shape[-1])
-        return Config.of(pixels=pixels, vectors=vectors)
+        return Config.of(pixels=pixels, vectors=vectors, block_bytes=_BLOCK_BYTES)
+
+    def check(self, group: Group, target: Target, config: Config) -> None:
+        pixels, vectors = config.int("pixels"), config.int("vectors")
+        check_integer_tile(group, target, pixels, vectors, live_registers(pixels, vectors))
+        check_block(target, config)
+
+    def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
+        node = group.nodes[0]
+        pixels, vectors = config.int("pixels"), config.int("vectors")
+        groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
+        rows = tiled_pixels(node)
+        panels = -(-(node.output.shape[-1] // groups) // (vectors * target.vl)) * groups
+        maps = math.prod(node.output.shape[:-1]) / rows
+        pairs = maps * -(-rows // pixels) * panels * reduction(node) / 2
+        return integer_features(
+            group,
+            target,
+            config,
+            live=live_registers(pixels, vectors),
+            cycles=pairs * tile_step(pixels, vectors, target),
+            size=2,
+            groups=groups,
+        )
 
     def products(self, target: Target) -> float:
         return 1.0
@@ -78,12 +114,13 @@ class QuantizedDense(ConstantWeights):
         runtime = zero if zero is not None and not zero.is_const else None
         operands = operands_of(node, fold=runtime is None)
         groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
-        reduction = operands.weights.shape[1]
-        depth = reduction + reduction % 2
+        products = operands.weights.shape[1]
+        depth = products + products % 2
         outputs = len(operands.weights) // groups
         pixels, vectors = config.int("pixels"), config.int("vectors")
         vl = target.vl
-        context = _geometry(node, x, y, depth, pixels)
+        room = int(config.get("block_bytes", _BLOCK_BYTES))
+        context = _geometry(node, x, y, depth, pixels, room)
         total = -(-outputs // vl)
         full = total // vectors * vectors
         last = outputs - (total - 1) * vl
@@ -141,7 +178,7 @@ class QuantizedDense(ConstantWeights):
             vector_widen=_widening(x.dtype, runtime),
             pad=operands.pad,
             depth=depth,
-            reduction=reduction,
+            reduction=products,
             pixels=pixels,
             widths=widths,
         )
@@ -168,6 +205,18 @@ def tile_of(target: Target, rows: int, channels: int) -> tuple[int, int]:
     return found
 
 
+def live_registers(pixels: int, vectors: int) -> int:
+    """Vector registers of a tile: accumulators, a vector of weights each, a pixel."""
+    return pixels * vectors + vectors + 1
+
+
+def tile_step(pixels: int, vectors: int, target: Target) -> float:
+    """Cycles of a step of two products: a multiply-add each, loads, broadcasts."""
+    core = core_model(target)
+    sums = pixels * vectors
+    return max((2 * sums + pixels + vectors) / core.fma, core.latency)
+
+
 def _widening(dtype: DType, runtime: Value | None) -> str:
     """The word that loads pairs of x; empty where there is none."""
     if runtime is not None:
@@ -175,9 +224,11 @@ def _widening(dtype: DType, runtime: Value | None) -> str:
     return {DType.I8: "s8", DType.U8: "u8"}.get(dtype, "")
 
 
-def _geometry(node: Node, x: View, y: View, depth: int, pixels: int) -> dict[str, Any]:
-    """Loops and offsets of the template: how pixels are walked and patches are read."""
-    block = max(1, _BLOCK_BYTES // (2 * depth * pixels)) * pixels
+def _geometry(node: Node, x: View, y: View, depth: int, pixels: int, room: int) -> dict[str, Any]:
+    """Loops and offsets of the template: how pixels are walked and patches are read, ``room`` bytes
+    of them at a time.
+    """
+    block = max(1, room // (2 * depth * pixels)) * pixels
     if is_flat(node, x, y):
         rows = math.prod(x.shape[:-1])
         block = min(block, padded(rows, pixels))

@@ -191,6 +191,10 @@ class Recurrent(DenseTemplate):
     def default(self, group: Group, target: Target) -> Config:
         return Config.of(**{**super().default(group, target).as_dict(), **_FIXED})
 
+    def canonical(self, group: Group, target: Target, config: Config) -> Config:
+        """The products of a step differ in their channels."""
+        return config
+
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         node = group.nodes[0]
         read = [node.optional(INPUTS.index(name)) for name in ("gates", "rb", "p")]

@@ -15,7 +15,9 @@ def anchor_templates() -> tuple[Template, ...]:
     from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
     from aotgen.schedule.conv2d_direct import Conv2dDirect
     from aotgen.schedule.conv2d_first import Conv2dFirst
+    from aotgen.schedule.conv2d_fused_rows import Conv2dFusedRows
     from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
+    from aotgen.schedule.conv2d_winograd import Conv2dWinograd
     from aotgen.schedule.conv_dot import ConvDot, ConvTransposeDot
     from aotgen.schedule.conv_grouped import ConvGrouped, ConvTransposeGrouped
     from aotgen.schedule.conv_transpose import ConvTranspose
@@ -41,8 +43,10 @@ def anchor_templates() -> tuple[Template, ...]:
         Conv2dPointwise(),
         Conv2dFirst(),
         Conv2dDepthwise(),
+        Conv2dFusedRows(),
         ConvGrouped(),
         ConvDot(),
+        Conv2dWinograd(),
         Conv2dDirect(),
         ConvTransposeGrouped(),
         ConvTransposeDot(),
@@ -68,7 +72,7 @@ def anchor_templates() -> tuple[Template, ...]:
     )
 
 
-GENERAL = frozenset({"conv2d_direct", "conv_transpose"})
+GENERAL = frozenset({"conv2d_direct", "conv2d_winograd", "conv_transpose"})
 """Templates that a special one makes superfluous: their models are not exact enough to be chosen
 against it.
 """

@@ -41,6 +41,16 @@ def split_even(extent: int, most: int) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+def split_rest(extent: int, size: int) -> tuple[Run, ...]:
+    """Cut ``extent`` into pieces of ``size``, the last of which has what is left."""
+    size = min(size, extent)
+    count, rest = divmod(extent, size)
+    runs = [Run(0, size, count)]
+    if rest:
+        runs.append(Run(count * size, rest, 1))
+    return tuple(runs)
+
+
 @dataclass(frozen=True)
 class Panels:
     """Output-channel panels of one width, in execution order.

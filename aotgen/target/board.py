@@ -17,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from aotgen.errors import UsageError
 from aotgen.resources import board_support_dir
+from aotgen.target.cost_model import CostModel, parse_cost_model
 from aotgen.target.host import HostFacts, architecture, detect_host
 from aotgen.target.target import Isa, Target
 
@@ -70,6 +71,9 @@ class Cluster:
         flops_per_cycle: most float32 operations of one core per cycle (a multiply-add is two),
             0 when unknown.
         int8_ops_per_cycle: the same of int8 products added up in int32.
+        l2_ways: associativity of the L2 cache.
+        line_bytes: of both caches.
+        cost_model: what its instructions cost; None where no model tells.
     """
 
     core: str
@@ -81,6 +85,9 @@ class Cluster:
     cpus: tuple[int, ...] = ()
     flops_per_cycle: int = 0
     int8_ops_per_cycle: int = 0
+    l2_ways: int = 16
+    line_bytes: int = 64
+    cost_model: CostModel | None = None
 
     @property
     def peak_gflops(self) -> float:
@@ -348,9 +355,19 @@ def _clusters(table: _Table, facts: HostFacts | None, isa: Isa) -> tuple[Cluster
             cpus=numbers,
             flops_per_cycle=c.number("flops_per_cycle", 0),
             int8_ops_per_cycle=c.number("int8_ops_per_cycle", 0),
+            l2_ways=c.number("l2_ways", 16),
+            line_bytes=c.number("line_bytes", 64),
+            cost_model=_cost_model(c),
         )
         for c, numbers in zip(found, cpus, strict=True)
     )
+
+
+def _cost_model(cluster: _Table) -> CostModel | None:
+    if "cost_model" not in cluster.data:
+        return None
+    where = f"{cluster.path}: cost_model of {cluster.text('core')}"
+    return parse_cost_model(cluster.table("cost_model").data, where)
 
 
 def _has_vnni(table: _Table, facts: HostFacts, isa: Isa) -> bool:

@@ -14,7 +14,7 @@ import pytest
 import aotgen
 from aotgen.cli.main import call
 from aotgen.errors import BoardError, UsageError
-from aotgen.runner.base import Download, Upload
+from aotgen.runner.base import Download, LinkError, Upload
 from aotgen.runner.ssh import SshRunner
 from aotgen.runner.ssh_config import SshConfig, Target
 from tests.models import flip_weight_bit, two_layers
@@ -217,9 +217,10 @@ def test_jump_hosts(board: Board, tmp_path: Path) -> None:
     known = (board.folder / "known_hosts").read_text()
     config = tmp_path / "config"
 
-    def jumping(keys: str, line: str) -> SshRunner:
+    def jumping(keys: str, line: str, at: int = board.port) -> SshRunner:
         (tmp_path / "known").write_text(keys)
-        both = f"{text}  {line}\n{gate}".replace(
+        behind = text.replace(f"Port {board.port}", f"Port {at}")
+        both = f"{behind}  {line}\n{gate}".replace(
             str(board.folder / "known_hosts"), str(tmp_path / "known")
         )
         config.write_text(both)
@@ -233,6 +234,15 @@ def test_jump_hosts(board: Board, tmp_path: Path) -> None:
         unknown = pytest.raises(BoardError, match=rf"key of \[127.0.0.1\]:{port} is not known")
         with jumping(known, "ProxyJump gate") as runner, unknown:
             runner.command(["true"])
+        # A board that does not answer the gate may do so later.
+        absent = pytest.raises(LinkError, match="does not lead to 127.0.0.1 port")
+        with jumping(both_known, "ProxyJump gate", free_port()) as runner, absent:
+            runner.command(["true"])
+    with second_sshd(board, tmp_path, port, "AllowTcpForwarding no"):
+        forbidden = pytest.raises(BoardError, match="does not lead to 127.0.0.1 port")
+        with jumping(both_known, "ProxyJump gate") as runner, forbidden as caught:
+            runner.command(["true"])
+        assert not isinstance(caught.value, LinkError)
     nobody = pytest.raises(BoardError, match=rf"nothing listens at 127.0.0.1 port {port}")
     with jumping(both_known, "ProxyJump gate") as runner, nobody:
         runner.command(["true"])

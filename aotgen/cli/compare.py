@@ -1,0 +1,112 @@
+"""``aotgen compare``: which of several projects is faster, and by how much."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import typer
+
+from aotgen.cli.common import (
+    BOARD_HELP,
+    CORES_HELP,
+    RUNNER_HELP,
+    THREADS_HELP,
+    activity,
+    chosen_runner,
+    open_project,
+)
+from aotgen.report.text import digits, table
+
+if TYPE_CHECKING:
+    from aotgen.bench import Cores
+    from aotgen.comparison import Comparison
+
+
+def compare(
+    folders: list[Path] = typer.Argument(
+        ..., metavar="DIR DIR...", help="Projects; the first is what the others are compared with."
+    ),
+    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
+    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
+    rounds: int = typer.Option(10, "--rounds", help="How often each is timed, in turns."),
+    threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
+    cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
+    number: int | None = typer.Option(
+        None, "--number", help="Runs that a time is the mean of; default takes about 50 ms."
+    ),
+    no_governor: bool = typer.Option(
+        False, "--no-governor", help="Leave the board's frequency governor as it is."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Time projects in turns on one board: the lowest times, and their ratios to the first's.
+
+    Under an emulator runs are counted, and their time modelled, in place of timed.
+    """
+    from aotgen.comparison import compare as compare_projects
+
+    projects = [open_project(folder, board) for folder in folders]
+    with (
+        activity("building and timing") as shown,
+        chosen_runner(runner, projects[0], shown) as place,
+    ):
+        result = compare_projects(
+            projects,
+            place,
+            rounds=rounds,
+            threads=threads,
+            cores=cast("Cores | None", cores),
+            number=number,
+            governor=not no_governor,
+        )
+    for text in result.warnings:
+        print(f"aotgen: warning: {text}", file=sys.stderr)
+    typer.echo(json.dumps(result.as_dict(), indent=2) if as_json else _text(result))
+
+
+def _text(result: Comparison) -> str:
+    lines = [_counts(result) if result.entries[0].cost else _times(result), ""]
+    what = {
+        "min_ms": "time",
+        "modelled_ms": "modelled time",
+        "instructions": "instructions",
+    }[result.by]
+    first = result.entries[0].folder
+    for entry, ratio in zip(result.entries[1:], result.ratios[1:], strict=True):
+        lines.append(f"{entry.folder}: {ratio:.3f}x the {what} of {first}")
+    return "\n".join(lines)
+
+
+def _times(result: Comparison) -> str:
+    header = ["project", "min ms", "median ms", "ratio", "of a round"]
+    rows = []
+    for index, entry in enumerate(result.entries):
+        assert entry.min_ms is not None and entry.median_ms is not None
+        low, high = result.spread(index) or (1.0, 1.0)
+        spread = f"{low:.3f} to {high:.3f}" if index else ""
+        ratio = f"{result.ratios[index]:.3f}"
+        rows.append([entry.folder, digits(entry.min_ms), digits(entry.median_ms), ratio, spread])
+    threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
+    return f"{table(header, rows)}\n\n{result.rounds} rounds, {threads}, {result.runner}"
+
+
+def _counts(result: Comparison) -> str:
+    header = ["project", "M instr", "M L1 misses", "M L2 misses"]
+    modelled = result.by == "modelled_ms"
+    header += ["modelled ms"] if modelled else []
+    rows = []
+    core = ""
+    for entry, ratio in zip(result.entries, result.ratios, strict=True):
+        cost = entry.cost
+        assert cost is not None
+        core = cost.core
+        counts = (cost.counts.instructions, cost.counts.l1_misses, cost.counts.l2_misses)
+        row = [entry.folder, *(f"{count / 1e6:.3f}" for count in counts)]
+        row += [digits(cost.modelled_ms)] if modelled and cost.modelled_ms else []
+        rows.append([*row, f"{ratio:.3f}"])
+    told = "modelled, not measured" if modelled else "no cost model"
+    told = f"one run counted on {core}, {result.runner}; {told}"
+    return f"{table([*header, 'ratio'], rows)}\n\n{told}"

@@ -1,0 +1,229 @@
+"""``aotgen tune``: find the best kernels of a model by measuring candidates on its board."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from aotgen.cli.common import RUNNER_HELP, activity, parse_dims, parse_shapes
+from aotgen.errors import AotgenError, UsageError
+from aotgen.report.text import digits, table
+
+if TYPE_CHECKING:
+    from aotgen.tune.run import Tunable
+    from aotgen.tune.session import TuneResult
+
+
+class Interrupted(AotgenError):
+    """The user stopped the run."""
+
+    exit_code = 130
+
+
+def tune(
+    model: Path = typer.Argument(
+        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
+    ),
+    board: str = typer.Option("host", "--board", help="Name or path of a board."),
+    journal: Path | None = typer.Option(
+        None, "--journal", metavar="FILE", help="Where results go; what it knows is not repeated."
+    ),
+    list_tasks: bool = typer.Option(
+        False, "--list-tasks", help="Print the model's tasks and measure nothing."
+    ),
+    tasks: list[str] = typer.Option(
+        [],
+        "--tasks",
+        metavar="WHICH",
+        help="Only these: numbers (1,4-6), a key, a kind of op (conv2d, conv3d, matmul), or a part"
+        " of or a regular expression for titles (repeatable).",
+    ),
+    trials: int | None = typer.Option(
+        None, "--trials", help="Candidates of all tasks together; default 64 for each task."
+    ),
+    trials_per_task: int | None = typer.Option(
+        None, "--trials-per-task", help="Most candidates of one task."
+    ),
+    early_stopping: int | None = typer.Option(
+        None, "--early-stopping", help="End a task after so many candidates without a better one."
+    ),
+    budget_seconds: float | None = typer.Option(
+        None, "--budget-seconds", help="End the search after so many seconds."
+    ),
+    tuner: str = typer.Option("xgb", "--tuner", help="xgb, random, grid or ga."),
+    number: int | None = typer.Option(
+        None, "--number", help="Calls per repeat; default makes one last --min-repeat-ms."
+    ),
+    repeat: int | None = typer.Option(None, "--repeat", help="Repeats; the lowest counts."),
+    min_repeat_ms: float | None = typer.Option(
+        None, "--min-repeat-ms", help="Shortest repeat, in milliseconds."
+    ),
+    timeout: float | None = typer.Option(
+        None, "--timeout", help="Seconds after which a candidate is given up."
+    ),
+    seed: int = typer.Option(0, "--seed", help="Of everything random in the search."),
+    runner: str | None = typer.Option(
+        None, "--runner", help=f"{RUNNER_HELP} Several boards of one kind: ssh://a,ssh://b."
+    ),
+    scheduler: str | None = typer.Option(
+        None,
+        "--scheduler",
+        metavar="tcp://HOST:8786",
+        help="Dask scheduler whose workers (`aotgen worker`) measure in place of --runner.",
+    ),
+    no_network: bool = typer.Option(
+        False, "--no-network", help="Do not time the best candidates inside the whole network."
+    ),
+    shape: list[str] = typer.Option(
+        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
+    ),
+    dim: list[str] = typer.Option(
+        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
+    ),
+    opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
+    disable_pass: list[str] = typer.Option(
+        [], "--disable-pass", metavar="NAME", help="Leave out a pass (repeatable)."
+    ),
+    threads: int = typer.Option(1, "--threads", help="As `compile --threads`."),
+    io_type: str = typer.Option(
+        "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
+    ),
+    requant: str | None = typer.Option(
+        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
+    ),
+    optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure candidates for the kernels of MODEL on BOARD and record them in a journal.
+
+    `aotgen compile --journal FILE` uses it. Ctrl-C keeps what was measured (exit code 130); the
+    same command goes on from there.
+    """
+    from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant
+    from aotgen.report.tuning import LineDisplay, TuneDisplay
+    from aotgen.target.board import load_board
+    from aotgen.tune.run import Tunable, measure_options, run_tuning, select
+    from aotgen.tune.session import SearchOptions
+
+    search = SearchOptions(trials, trials_per_task, early_stopping, budget_seconds, tuner, seed)
+    measuring = measure_options(number, repeat, min_repeat_ms, timeout)
+    if journal is None and not list_tasks:
+        raise UsageError("a run needs a journal", remedy="add --journal FILE")
+    options = CompileOptions(
+        opt_level=opt_level,
+        disabled_passes=tuple(disable_pass),
+        threads=threads,
+        optimize=as_optimize(optimize),
+        requant=None if requant is None else as_requant(requant),
+        io_type=as_io_type(io_type),
+        shapes=parse_shapes(shape),
+        dims=parse_dims(dim),
+    )
+    the_board = load_board(board)
+    with activity() as doing:
+        tunable = Tunable(model, the_board, options, doing)
+    chosen = select(tunable.tasks, tasks)
+    if list_tasks:
+        numbers = [index for index, _ in chosen]
+        typer.echo(_task_table(tunable, numbers, as_json))
+        return
+    assert journal is not None
+    result = run_tuning(
+        tunable,
+        chosen,
+        journal,
+        search,
+        measuring,
+        runner,
+        not no_network,
+        TuneDisplay() if quiet else LineDisplay(),
+        scheduler,
+    )
+    typer.echo(json.dumps(result.as_dict(), indent=2) if as_json else _result_table(result))
+    if result.interrupted:
+        raise Interrupted(
+            f"interrupted after {result.trials} candidates: {journal} has what was measured, and"
+            " the same command goes on from there"
+        )
+
+
+def _task_table(tunable: Tunable, numbers: list[int], as_json: bool) -> str:
+    """What --list-tasks prints of the tasks with these numbers."""
+    from aotgen.tune.run import modelled_seconds
+    from aotgen.tune.space import Space
+
+    seconds = [task.calls * modelled_seconds(task) for task in tunable.tasks]
+    total = sum(seconds) or 1.0
+    rows: list[dict[str, Any]] = []
+    for number in numbers:
+        task = tunable.tasks[number - 1]
+        rows.append(
+            {
+                "task": number,
+                "key": task.key,
+                "title": task.title,
+                "calls": task.calls,
+                "macs": task.macs,
+                "templates": [t.name for t in task.templates()],
+                "points": Space(task).size,
+                "share": seconds[number - 1] / total,
+                "layers": list(task.layers),
+            }
+        )
+    if as_json:
+        return json.dumps(rows, indent=2)
+    header = ["task", "title", "templates", "calls", "MACs", "points", "modelled share"]
+    lines = [
+        [
+            str(row["task"]),
+            row["title"],
+            " ".join(row["templates"]),
+            row["calls"],
+            f"{row['macs']:,}",
+            f"{row['points']:,}",
+            f"{row['share']:.1%}",
+        ]
+        for row in rows
+    ]
+    return table(header, lines, left=3)
+
+
+def _result_table(result: TuneResult) -> str:
+    """The tasks with their best candidates, and what that gives."""
+    header = ["task", "title", "template", "us", "default us", "speed-up", "trials", "failed"]
+    rows = []
+    before = after = 0.0
+    for task in result.tasks:
+        row = [str(task.index), task.title, task.template or "-"]
+        if task.seconds is None:
+            row += ["-", "-", "-"]
+        else:
+            row.append(digits(1e6 * task.seconds))
+            if task.default_seconds is None:
+                row += ["-", "-"]
+            else:
+                row += [
+                    digits(1e6 * task.default_seconds),
+                    f"{task.default_seconds / task.seconds:.2f}x",
+                ]
+                before += task.calls * task.default_seconds
+                after += task.calls * task.seconds
+        rows.append([*row, str(task.trials), str(task.failed)])
+    lines = [table(header, rows, left=3), ""]
+    if after:
+        lines.append(
+            f"tasks in one run of the model: {digits(1e3 * before)} ms with defaults,"
+            f" {digits(1e3 * after)} ms tuned ({before / after:.2f}x)"
+        )
+    if result.network_ms:
+        times = ", ".join(map(digits, result.network_ms))
+        lines.append(f"whole networks of the best candidates, the second best ...: {times} ms")
+    lines.append(
+        f"{result.trials} candidates, {result.measured} of them measured now, are in"
+        f" {result.journal}"
+    )
+    return "\n".join(lines)
