@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Executed instructions an inference of float32 and int8 networks on emulated ARM cores.
 
-usage: arm_instructions.py [--float] [--layers N] [--folder F] [--compiler C] [--networks NAME ...]
-                           [BOARD ...]
+usage: arm_instructions.py [--float] [--layers N] [--folder F] [--compiler C] [--journal J]
+                           [--networks NAME ...] [BOARD ...]
 
 Boards: rpi4 (Cortex-A72), rpi5 (Cortex-A76, dot product). --float takes the float32 networks.
 --layers also lists the N layers of most instructions. Misses are of the board's caches, simulated;
@@ -38,12 +38,17 @@ FLOAT_RIVAL = {"rpi4": {"mobilenet_v1": 173.2, "mobilenet_v2": 101.6, "resnet18"
 
 
 def measure(
-    model: Path, board_name: str, folder: Path, compiler: str, layers: bool
+    model: Path,
+    board_name: str,
+    folder: Path,
+    compiler: str,
+    layers: bool,
+    journal: str | None = None,
 ) -> tuple[RunCost, list[str]]:
-    """What one run executes, and descriptions of the layers."""
+    """What one run executes, and descriptions of the layers; ``journal`` as for ``compile``."""
     board = load_board(board_name)
     project = folder / f"{model.stem}_{board_name}"
-    aotgen.compile(model, board, project, force=True)
+    aotgen.compile(model, board, project, journal=journal, force=True)
     manifest = read_manifest(project)
     program = build_project(
         manifest, board, compiler=compiler, targets=[f"{manifest.prefix}_bench"]
@@ -59,7 +64,8 @@ def _describe(layer: dict[str, Any]) -> str:
     return f"{layer['name']} {layer['op']} to {shape}: {layer['kernel']}"
 
 
-def _model(name: str, folder: Path, is_float: bool) -> Path:
+def model_file(name: str, folder: Path, is_float: bool) -> Path:
+    """A network's file in ``folder``, written where there is none."""
     model = folder / f"{name}{'.onnx' if is_float else '.tflite'}"
     if not model.is_file():
         if is_float:
@@ -77,6 +83,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--compiler", default="gcc", choices=("gcc", "clang"))
+    parser.add_argument("--journal", help="as for `aotgen compile`; none: untuned")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,8 +92,10 @@ def main() -> None:
     rivals = FLOAT_RIVAL if options.float else INT8_RIVAL
     for board in options.boards or rivals:
         for name in options.networks:
-            model = _model(name, folder, options.float)
-            cost, names = measure(model, board, folder, options.compiler, options.layers > 0)
+            model = model_file(name, folder, options.float)
+            cost, names = measure(
+                model, board, folder, options.compiler, options.layers > 0, options.journal
+            )
             rival = rivals[board][name]
             millions = cost.counts.instructions / 1e6
             misses = f"{cost.counts.l1_misses / 1e6:.2f} | {cost.counts.l2_misses / 1e6:.2f}"

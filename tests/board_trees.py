@@ -8,8 +8,10 @@ cache sizes, so only the Raspberry Pi 5 has some here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from aotgen.target.board import Board, Cluster
 
 A53, A72, A76 = 0xD03, 0xD08, 0xD0B
 BASE = "fp asimd evtstrm crc32 cpuid"
@@ -17,6 +19,11 @@ DOTPROD = (
     "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop"
     " asimddp"
 )
+
+
+def without_cost_models(board: Board) -> tuple[Cluster, ...]:
+    """A board's clusters as far as a look at the board tells."""
+    return tuple(replace(cluster, cost_model=None) for cluster in board.clusters)
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ def _cluster(cluster: CpuCluster) -> list[str]:
         f"l1_ways = {(l1.ways if l1 else 0) or core.l1_ways}",
         f"l2_bytes = {max(l1_bytes, l2_bytes)}{l2_note}",
     ]
+    if l2 and l2.ways:
+        lines.append(f"l2_ways = {l2.ways}")
     if core.flops_per_cycle:
         lines.append(f"flops_per_cycle = {core.flops_per_cycle}")
     if core.int8_ops_per_cycle:

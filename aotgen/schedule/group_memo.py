@@ -23,7 +23,7 @@ def per_group(function: Callable[Concatenate[Group, P], R]) -> Callable[Concaten
     @wraps(function)
     def remembered(group: Group, /, *args: P.args, **kwargs: P.kwargs) -> R:
         own = known.setdefault(group, {})
-        key = (*map(id, group.nodes), args, *kwargs.items())
+        key = (*group.nodes, args, *kwargs.items())  # nodes themselves: an id may come again
         if key not in own:
             own[key] = function(group, *args, **kwargs)
         return own[key]

@@ -122,23 +122,33 @@ def alternatives(
     that was: of the same template, else of the fastest one.
 
     Args:
-        blocks: list each template behind its channels-last form in every other layout it can take.
+        blocks: list each template behind its channels-last form in every other layout it can take;
+            not one that is there by its record alone, whose model is not exact enough for that.
             Scalar code has blocks of one channel, which only a measurement can recommend: they
             leave a dense kernel no neighbours to sum over.
     """
+    from aotgen.schedule.registry import preferred
+
     proposed = measured.proposals(group) if isinstance(measured, Schedules) else {}
     found: list[list[Choice]] = []
     scales: list[float | None] = []
     templates = _templates(group, target, proposed)
+    exact = preferred(templates)
     for template in templates:
         proposal = proposed.get(template.name)
         if proposal is None:
             proposal = Proposal(template.default(group, target), "default")
         config, source = proposal.config, proposal.source
+        # A tuned config may be good by what the model does not know. The default's time says how
+        # the model errs for what is made like it.
+        base = template.default(group, target) if source != "default" else config
+        usual_seconds = measured(group, template, base) if measured and base != config else None
+        if usual_seconds is None:
+            base = config
         configs = [config]
-        if blocks and (target.vl > 1 or measured is not None):
+        if blocks and template in exact and (target.vl > 1 or measured is not None):
             pairs = template.layouts(group, target)
-            configs += [template.default_in(group, target, config, x, y) for x, y in pairs]
+            configs += [template.default_in(group, target, base, x, y) for x, y in pairs]
         seconds = [measured(group, template, c) if measured else None for c in configs]
         modelled = [
             template.cost(group, target, c)
@@ -146,8 +156,10 @@ def alternatives(
             else s
             for c, s in zip(configs, seconds, strict=True)
         ]
-        known = ((s, m) for s, m in zip(seconds, modelled, strict=True) if s is not None)
-        scales.append(next((s / m for s, m in known if 0 < m < math.inf), None))
+        known = list(zip(seconds, modelled, strict=True))
+        if usual_seconds is not None:
+            known = [(usual_seconds, template.cost(group, target, base))]
+        scales.append(next((s / m for s, m in known if s is not None and 0 < m < math.inf), None))
         found.append(
             [
                 Choice(template, c, m, False, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from aotgen.ir.graph import Group
@@ -83,10 +84,14 @@ def candidates(group: Group, target: Target) -> list[Template]:
     other can.
     """
     found = [t for t in anchor_templates() if t.applies(group, target) is None]
-    special = [t for t in found if t.name not in GENERAL]
-    if special or found:
-        return special or found
+    if found:
+        return preferred(found)
     from aotgen.schedule.nest import NestTemplate
 
     nest = NestTemplate()
     return [nest] if nest.applies(group, target) is None else []
+
+
+def preferred(templates: Sequence[Template]) -> list[Template]:
+    """Of templates that can implement a Group those that are weighed without a measurement."""
+    return [t for t in templates if t.name not in GENERAL] or list(templates)

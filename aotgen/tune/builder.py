@@ -100,7 +100,7 @@ class Builder:
         """
         self.board = board
         program = compiler_of(board, compiler)
-        self.argv = [program] if program else shlex.split(os.environ.get("CC", "")) or ["cc"]
+        self.argv = [program] if program else _usual_compiler()
         self.identity, self.is_clang = _identify(self.argv)
         if self.is_clang and board.triple and not board.runs_here:
             self.argv.append(f"--target={board.triple}")
@@ -330,6 +330,21 @@ def _oldest(folder: Path, pattern: str, most: int, before: float = math.inf) -> 
 
 def _device_text(path: str) -> str:
     return render(path, p="device", P="DEVICE")
+
+
+def _usual_compiler() -> list[str]:
+    """The compiler of this computer, with the options that CC has.
+
+    Raises:
+        ToolchainError: CC is malformed.
+    """
+    text = os.environ.get("CC", "")
+    try:
+        return shlex.split(text) or ["cc"]
+    except ValueError as error:
+        raise ToolchainError(
+            f"the environment variable CC is {text!r}: {error}", remedy="set it to a C compiler"
+        ) from error
 
 
 def _identify(argv: Sequence[str]) -> tuple[str, bool]:

@@ -127,7 +127,7 @@ class Record:
             if not all(map(_is_number, values.values() if isinstance(values, dict) else values)):
                 raise ValueError(f"{name} has what is no number")
         seconds = data.get("seconds")
-        good = _is_number(seconds) and _SHORTEST_S < seconds < _LONGEST_S
+        good = seconds is not None and _is_number(seconds) and _SHORTEST_S < seconds < _LONGEST_S
         if good != (data["status"] == "ok") or (seconds is not None and not good):
             raise ValueError(f"status {data['status']!r} and seconds {seconds!r} do not agree")
         if "\\u" in line:  # half a surrogate pair cannot be written again
@@ -459,9 +459,8 @@ def ranked(records: Iterable[Record]) -> list[Ranked]:
     """The points of one task with a time, the fastest first.
 
     Modelled times count only where nothing was measured, those of an emulator where there are no
-    others. A point that was timed in the network
-    again counts with its last time there; one that was timed alone again with its lowest, of the
-    kernel that was measured last.
+    others. A point that was timed in the network again counts with its last time there; one that
+    was timed alone again with its lowest, of the kernel that was measured last.
     """
     places: dict[str, dict[Point, tuple[float, Record]]] = {}
     for record in records:

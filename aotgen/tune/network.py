@@ -9,7 +9,6 @@ are timed by the projects' own bench programs, taking turns.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from aotgen.target.board import Board
 from aotgen.tune.journal import Record, by_task, ranked, record_of
 from aotgen.tune.outcome import Candidate, Outcome
 from aotgen.tune.schedules import holds
+from aotgen.tune.scratch import own_folder
 from aotgen.tune.task import Point, Task
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def retime(
     lowest: list[dict[int, float]] = [{} for _ in plans]
     totals = [math.inf] * len(plans)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotgen-tune-")))
+        folder = stack.enter_context(own_folder("aotgen-tune-"))
         projects = []
         for index, points in enumerate(plans):
             told(f"building network {index + 1} of {len(plans)}")

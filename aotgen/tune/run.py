@@ -243,9 +243,8 @@ def run_tuning(
                 tasks, measurer, book, tunable.board, search, shown, len(tunable.tasks)
             )
             interrupted = session.run()
+        if not interrupted:
             _report_failures(session.results(), journal, shown)
-            for text in measurer.warnings:
-                shown.note(f"warning: {text}")
         network_ms: tuple[float, ...] = ()
         timed_here = all(r.kind in ("measured", "network") for r in session.results())
         if network and timed_here and not interrupted:
@@ -256,8 +255,7 @@ def run_tuning(
 
             try:
                 # Tasks of other runs too: they have their best in the network as well.
-                every = list(enumerate(tunable.tasks, 1))
-                network_ms = _retime(tunable, every, book, runner, scheduler, search, told)
+                network_ms = _retime(tunable, book, runner, scheduler, search.tag, told)
             except KeyboardInterrupt:
                 interrupted = True
             except AotgenError as error:
@@ -313,11 +311,10 @@ def _report_failures(results: Sequence[TaskResult], journal: Path, shown: TuneDi
 
 def _retime(
     tunable: Tunable,
-    tasks: Sequence[tuple[int, Task]],
     journal: Journal,
     runner: str | None,
     scheduler: str | None,
-    search: SearchOptions,
+    tag: str,
     told: Progress,
 ) -> tuple[float, ...]:
     """Milliseconds of one run of each network that was timed; its layers are in the journal."""
@@ -325,11 +322,9 @@ def _retime(
     from aotgen.runner.select import runner_for
     from aotgen.tune.network import retime
 
-    wanted = [task for _, task in tasks]
     records = journal.records()
     options = replace(tunable.options, journal="none")
     model = self_contained(tunable.model)
-    tag = f"{search.tuner} seed {search.seed}"
     # Of several boards one is enough: they are of one kind.
     if scheduler is not None:
         from aotgen.tune.cluster import retime_on_worker
@@ -337,7 +332,7 @@ def _retime(
 
         told("timing networks on a worker")
         data = model if isinstance(model, bytes) else model.read_bytes()
-        keys = tuple(task.key for task in wanted)
+        keys = tuple(task.key for task in tunable.tasks)
         known = tuple(r for r in records if r.task in keys)
         job = NetworkJob(tunable.model.name, data, tunable.board, options, keys, known, tag)
         found = retime_on_worker(scheduler, job)
@@ -345,7 +340,15 @@ def _retime(
         first = runner.split(",")[0] if runner else runner
         with runner_for(first, tunable.board) as place:
             found = retime(
-                wanted, records, tunable.graph, tunable.board, options, model, place, tag, told
+                tunable.tasks,
+                records,
+                tunable.graph,
+                tunable.board,
+                options,
+                model,
+                place,
+                tag,
+                told,
             )
     journal.append(found.records)
     return found.ms

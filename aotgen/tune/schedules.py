@@ -6,9 +6,7 @@ and the static check accepts its knobs for the Group itself, whose constants are
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from aotgen.ir.graph import Graph, Group
 from aotgen.schedule.base import Config, ScheduleError, Template
@@ -19,9 +17,9 @@ from aotgen.tune.outcome import Kind
 from aotgen.tune.task import (
     Point,
     Task,
-    describe,
     has_choice,
     kernel_hash,
+    key_of,
     memory_orders,
     task_of,
 )
@@ -51,14 +49,34 @@ class Tuned:
         self._orders = memory_orders(graph, target)
         self._records = by_task(records)
         self._transfer = transfer
-        self._texts: dict[Group, str] = {}
+        self._keys: dict[Group, str] = {}
         self._best: dict[str, dict[str, Ranked]] = {}
+        self._tasks: dict[str, Task] = {}
+        self._defaults: dict[tuple[str, Point], float | None] = {}
         self._moved: dict[str, Point | None] = {}
 
     def __call__(self, group: Group, template: Template, config: Config) -> float | None:
-        """Seconds of the best config of a template; None of any other."""
-        found = self._of(group).get(template.name)
-        return found.seconds if found is not None and found.record.point.config == config else None
+        """Seconds of the best config of a template, and of its default; None of any other."""
+        best = self._of(group)
+        found = best.get(template.name)
+        if found is None:
+            return None
+        if found.record.point.config == config:
+            return found.seconds * _scale_of(best)
+        if config != template.default(group, self._target):
+            return None
+        canonical = template.canonical(group, self._target, config)
+        return self._default_seconds(self.key(group), Point(template.name, canonical), best)
+
+    def _default_seconds(self, key: str, point: Point, best: dict[str, Ranked]) -> float | None:
+        """Of a point on the scale of ``best``; None without a record that holds."""
+        if (key, point) not in self._defaults:
+            known = next((r for r in ranked(self._records[key]) if r.record.point == point), None)
+            seconds = None
+            if known is not None and holds(self._tasks[key], known.record):
+                seconds = known.seconds * _scale_of(best)
+            self._defaults[key, point] = seconds
+        return self._defaults[key, point]
 
     def proposals(self, group: Group) -> Mapping[str, Proposal]:
         """The best config of each template that was measured, else the transferred one."""
@@ -75,9 +93,9 @@ class Tuned:
 
     def key(self, group: Group) -> str:
         """Of the task that a Group belongs to."""
-        if group not in self._texts:
-            self._texts[group] = describe(group, self._target, self._orders)
-        return hashlib.sha256(self._texts[group].encode()).hexdigest()[:16]
+        if group not in self._keys:
+            self._keys[group] = key_of(group, self._target, self._orders)
+        return self._keys[group]
 
     def kind(self, group: Group) -> Kind | None:
         """How the best records of a Group's task came about; None when there are none."""
@@ -91,8 +109,8 @@ class Tuned:
         if key not in self._records:
             return {}
         if key not in self._best:
-            task = task_of([group], self._target, self._orders)
-            self._best[key] = _as_alone(best_by_template(task, self._records[key]))
+            task = self._tasks[key] = task_of([group], self._target, self._orders)
+            self._best[key] = best_by_template(task, self._records[key])
         return self._best[key]
 
     def _transferred(self, group: Group) -> Point | None:
@@ -123,8 +141,7 @@ class Chosen:
         return None
 
     def key(self, group: Group) -> str:
-        text = describe(group, self._target, self._orders)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return key_of(group, self._target, self._orders)
 
     def kind(self, group: Group) -> Kind | None:
         return None
@@ -171,24 +188,24 @@ def best_by_template(task: Task, records: Sequence[Record]) -> dict[str, Ranked]
     return found
 
 
-def _as_alone(best: dict[str, Ranked]) -> dict[str, Ranked]:
-    """The same order with seconds that are comparable with those of other tasks: the fastest one's
-    are what it took alone.
+def _scale_of(best: Mapping[str, Ranked]) -> float:
+    """What makes seconds of a task's records comparable with those of other tasks: the fastest
+    one's are what it took alone.
     """
     first = next(iter(best.values()), None)
-    if first is None or first.alone is None:
-        return best
-    scale = first.alone / first.seconds
-    return {name: replace(found, seconds=found.seconds * scale) for name, found in best.items()}
+    return 1.0 if first is None or first.alone is None else first.alone / first.seconds
 
 
 def holds(task: Task, record: Record) -> bool:
-    """Whether a record still says something: its template gives the C that was measured."""
-    return record.kernel == current_kernel(task, record.point)
+    """Whether a record still says something: its template gives the C that was measured, or as then
+    none.
+    """
+    current = current_kernel(task, record.point)
+    return record.kernel == current and (current != "" or record.status != "ok")
 
 
 def current_kernel(task: Task, point: Point) -> str:
-    """The hash of the C that a point gives now; empty when it is not legal any more."""
+    """The hash of the C that a point gives now; empty when it is not legal or gives none."""
     if not fits(task.group, task.target, point):
         return ""
     template = task.template(point.template)
@@ -196,5 +213,5 @@ def current_kernel(task: Task, point: Point) -> str:
         return ""
     try:
         return kernel_hash(task.kernel(template, point.config))
-    except ScheduleError:
-        return ""
+    except Exception:
+        return ""  # as ``bundle`` has it: "render" is what became of the candidate

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,6 +73,11 @@ class SearchOptions:
             raise UsageError(
                 f"--tuner {self.tuner!r} does not exist", remedy=f"use one of {', '.join(TUNERS)}"
             )
+
+    @property
+    def tag(self) -> str:
+        """``Record.tuner`` of what a run with them writes."""
+        return f"{self.tuner} seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -286,21 +292,22 @@ class Session:
         )
         self._over = False
         self._kind = measurer.kind
-        self._tag = f"{options.tuner} seed {options.seed}"
+        self._warned: set[str] = set()
         records = journal.records()
         own = by_task(records)
         self.states = [TaskState(t, index, own.get(t.key, [])) for index, t in tasks]
         keys = {t.key for _, t in tasks}
         # A run that goes on must propose what it proposed before it was stopped: what it wrote
         # itself is no history but comes back when it is proposed again.
-        self._history = [r for r in records if r.task not in keys or r.tuner != self._tag]
+        self._history = [r for r in records if r.task not in keys or r.tuner != options.tag]
         self._own: list[Record] = []
 
     def run(self) -> bool:
         """Tune until the budget is spent or nothing is left to try; whether it was interrupted.
 
         Raises:
-            BoardError: the board is gone; the journal has what was measured.
+            BoardError, ToolchainError: nothing can be run or built any more; the journal has what
+                was measured.
             UsageError: the journal cannot be written.
         """
         try:
@@ -358,21 +365,32 @@ class Session:
             return
         before = state.elapsed
         outcomes: dict[Point, Outcome] = {}
-        for outcome in self._answers(state, points):
-            outcomes[outcome.candidate.point] = outcome
-            state.elapsed = before + self._clock() - begin
-            self._show(state, list(outcomes.values()), pending=len(outcomes))
-        # In the order of the proposals, whatever the order of the answers: the search is to be the
-        # same on a pool of boards and after a restart.
-        found = [outcomes[p] for p in points if p in outcomes and outcomes[p].status != "link"]
-        state.observe(found)
+        try:
+            with closing(self._answers(state, points)) as answers:
+                for outcome in answers:
+                    outcomes[outcome.candidate.point] = outcome
+                    state.elapsed = before + self._clock() - begin
+                    self._show(state, list(outcomes.values()), pending=len(outcomes))
+        finally:
+            # Also of a round that was cut short. In the order of the proposals, whatever the order
+            # of the answers: the search is to be the same on a pool of boards and after a restart.
+            found = [outcomes[p] for p in points if p in outcomes and outcomes[p].status != "link"]
+            state.observe(found)
+            self._warn()
         self._own += [self._record(state, o) for o in found]
         # A board that answers nothing is its measurer's error to raise; asking on would never end.
         state.exhausted = not found
         state.elapsed = before + self._clock() - begin
         self._show(state, found)
 
-    def _answers(self, state: TaskState, points: Sequence[Point]) -> Iterator[Outcome]:
+    def _warn(self) -> None:
+        """Tell what makes times doubtful, and which boards were lost, as soon as it is known."""
+        for text in self._measurer.warnings:
+            if text not in self._warned:
+                self._warned.add(text)
+                self._display.note(f"warning: {text}")
+
+    def _answers(self, state: TaskState, points: Sequence[Point]) -> Generator[Outcome]:
         """Outcomes of points as they come; each measured one is in the journal when the block of
         the journal's file that it waited for was full, and at the latest when the batch ends.
         """
@@ -405,7 +423,7 @@ class Session:
             outcome,
             board=self._board.name,
             features=state.space.features(outcome.candidate.point),
-            tuner=self._tag,
+            tuner=self._options.tag,
         )
 
     def _show(self, state: TaskState, outcomes: Sequence[Outcome] | None, pending: int = 0) -> None:

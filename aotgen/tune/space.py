@@ -18,7 +18,7 @@ import numpy as np
 
 from aotgen.ir.types import Array
 from aotgen.schedule.base import Config, Knob, KnobValue, Template
-from aotgen.schedule.registry import candidates
+from aotgen.schedule.registry import preferred
 from aotgen.tune.model import TEMPLATE
 from aotgen.tune.task import Point, Task
 
@@ -209,7 +209,7 @@ class Space(SearchSpace):
         group, target = self.task.group, self.task.target
         found = [Point(t.name, t.default(group, target)) for t in self.templates]
         legal = [self.representative(p) for p in found if self.is_legal(p)]
-        usual = {t.name for t in candidates(group, target)}
+        usual = {t.name for t in preferred(self.templates)}
         return sorted(legal, key=lambda p: (p.template not in usual, self.cost(p)))
 
     def neighbours(self, point: Point) -> list[Point]:

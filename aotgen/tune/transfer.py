@@ -75,7 +75,10 @@ class JournalTransfer:
     def _elsewhere(self, task: Task) -> Point | None:
         """The best point of the same computation, on the same kind of core where there is one."""
         known = self._by_text.get(_computation(task.text), [])
-        same_core = [r for r in known if r.core == self._target.core]
+        core = self._target.core
+        same_core = [r for r in known if r.core == core]
+        # What a model of one core says is nothing to another one.
+        known = [r for r in known if r.core == core or r.kind in ("measured", "network")]
         # Seconds of two boards are not comparable: one board decides, the first by name.
         for records in (same_core, known):
             boards = sorted({r.board for r in records})
@@ -123,5 +126,9 @@ class JournalTransfer:
 
 
 def _computation(text: str) -> str:
-    """A task's text without its target."""
-    return text.rpartition("\ntarget ")[0]
+    """A task's text without board and threads: its target's device and what it optimises for are
+    left.
+    """
+    computation, _, target = text.rpartition("\ntarget ")
+    words = target.partition(" threads ")[2].split()
+    return "\n".join([computation, *words[1:3]])

@@ -12,13 +12,11 @@ import contextlib
 import logging
 import os
 import pickle
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import aotgen
@@ -29,6 +27,7 @@ from aotgen.tune.bundle import Bundle
 from aotgen.tune.device import CaseResult
 from aotgen.tune.measure import BoardMeasurer, MeasureOptions
 from aotgen.tune.outcome import Kind
+from aotgen.tune.scratch import own_folder
 
 if TYPE_CHECKING:
     from aotgen.options import CompileOptions
@@ -275,11 +274,11 @@ def retime(job: NetworkJob) -> NetworkResult:
     try:
         with (
             _ROOM.lock,
-            tempfile.TemporaryDirectory(prefix="aotgen-tune-") as folder,
+            own_folder("aotgen-tune-") as folder,
             runner_for(_runner(), job.board) as runner,
         ):
             _ROOM.close()
-            path = Path(folder) / job.name
+            path = folder / job.name
             path.write_bytes(job.model)
             tunable = Tunable(path, _own(job.board), job.options)
             tasks = [task for task in tunable.tasks if task.key in job.keys]

@@ -4,7 +4,7 @@
  * chapters F3 and F4. An instruction whose condition fails counts as executed. LDM, STM, VLDM and
  * VSTM (PUSH and POP among them) count once for each register.
  */
-#include "classify.h"
+#include "instruction.h"
 
 /* Hints that do nothing; their numbers are those of A64. */
 #define A32_START 0xe320f050u
@@ -14,32 +14,12 @@
 
 #define PC 15u
 
-static unsigned bits(uint32_t word, int high, int low)
-{
-    return (word >> low) & ((1u << (high - low + 1)) - 1u);
-}
-
 static unsigned ones(unsigned mask)
 {
     unsigned count = 0;
     for (; mask != 0u; mask &= mask - 1u)
         count++;
     return count;
-}
-
-static struct insn one(enum insn_class kind)
-{
-    const struct insn insn = {kind, 1u, 1u, NO_MARK};
-    return insn;
-}
-
-static struct insn transfer(bool load, bool vector, unsigned registers)
-{
-    struct insn insn = one(load ? LOAD : STORE);
-    if (vector)
-        insn.kind = load ? VECTOR_LOAD : VECTOR_STORE;
-    insn.operations = registers;
-    return insn;
 }
 
 static struct insn multiple(bool load, bool vector, unsigned registers)

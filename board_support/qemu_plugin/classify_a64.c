@@ -3,30 +3,10 @@
  * By the encoding tables of the Arm Architecture Reference Manual for A-profile (DDI 0487), chapter
  * C4. Encodings that the manual leaves unallocated get the class of their neighbours.
  */
-#include "classify.h"
+#include "instruction.h"
 
 #define HINT_START 0xd5032a1fu /* hint #0x50 */
 #define HINT_STOP  0xd5032a3fu /* hint #0x51 */
-
-static unsigned bits(uint32_t word, int high, int low)
-{
-    return (word >> low) & ((1u << (high - low + 1)) - 1u);
-}
-
-static struct insn one(enum insn_class kind)
-{
-    const struct insn insn = {kind, 1u, 1u, NO_MARK};
-    return insn;
-}
-
-static struct insn transfer(bool load, bool vector, unsigned registers)
-{
-    struct insn insn = one(load ? LOAD : STORE);
-    if (vector)
-        insn.kind = load ? VECTOR_LOAD : VECTOR_STORE;
-    insn.operations = registers;
-    return insn;
-}
 
 /* Registers of LD1 to LD4 and ST1 to ST4 of whole vectors, by their opcode. */
 static unsigned structure_registers(unsigned opcode)

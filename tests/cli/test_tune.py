@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import models
 import pytest
 
+from aotgen.cli import main
 from aotgen.cli.main import call
 from aotgen.errors import BoardError
 from aotgen.tune import run
@@ -102,6 +104,41 @@ def test_interrupted(
     assert "20 candidates, 9 of them measured now" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_by_a_signal(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C, so that nothing is left on a board; the exit code says which signal."""
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+
+    def run_until_stopped(words: object) -> int:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            return 130
+        return 0
+
+    monkeypatch.setattr(main, "call", run_until_stopped)
+    try:
+        for n in before:
+            signal.signal(n, signal.SIG_DFL)
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)
+    assert ended.value.code == 128 + number
+
+
+def test_interrupted_before_the_search(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "Tunable", stop)
+    assert tune(model) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "aotgen: error: interrupted"
+
+
 def test_a_lost_board(
     model: Path, board: Callable[..., list[FakeMeasurer]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,9 +183,14 @@ BAD = {
     "seconds": (["--journal", "j", "--budget-seconds", "-1"], "--budget-seconds"),
     "board": (["--journal", "j", "--board", "rk3999"], "did you mean rk3399"),
     "task number": (["--journal", "j", "--tasks", "3"], "there are tasks 1 to 2"),
+    "task digits": (["--journal", "j", "--tasks", "9" * 5000], "there are tasks 1 to 2"),
+    "no task": (["--journal", "j", "--tasks", ""], "names none of the 2 tasks"),
     "task range": (["--journal", "j", "--tasks", "2-1"], "there are tasks 1 to 2"),
     "task name": (["--journal", "j", "--tasks", "conv"], "names none of the 2 tasks"),
     "task expression": (["--journal", "j", "--tasks", "(x"], "no regular expression"),
+    "task repeats": (["--journal", "j", "--tasks", "x{99999999999}"], "no regular expression"),
+    "calls": (["--journal", "j", "--number", "9" * 400], "number must be 0 to 1000000000"),
+    "device": (["--journal", "/dev/zero"], "/dev/zero is no regular file"),
     "folder": (["--journal", "net.onnx/j.jsonl"], "cannot read journal"),
     "photo": (["--journal", "net.onnx"], "net.onnx is no journal"),
     "packed": (["--journal", "j.jsonl.xz"], "can only be read"),
@@ -247,6 +289,22 @@ class TestJournal:
         assert call(["journal", "merge", str(out), str(file), "-o", str(out), "--force"]) == 0
         assert out.read_bytes() == first
 
+    def test_merge_writes_files_only(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for place in ("/dev/null", str(file.parent)):
+            assert call(["journal", "merge", str(file), "-o", place, "--force"]) == 2
+            assert place in capsys.readouterr().err
+        assert Path("/dev/null").is_char_device()
+        assert not list(file.parent.glob(".*.partial"))
+
+    def test_a_strangers_journal(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        data = json.loads(Journal(file).records()[0].line())
+        strange = {**data, "title": "a\n\x1b[2J", "message": "b\r\x1b]0;c"}
+        file.write_text(json.dumps(strange) + "\n")
+        for verb in ("best", "show"):
+            assert call(["journal", verb, str(file)]) == 0
+            out = capsys.readouterr().out
+            assert "\x1b" not in out and "\r" not in out
+
     @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
     def test_plot(self, file: Path, suffix: str) -> None:
         require_module("matplotlib")
@@ -268,6 +326,8 @@ class TestJournal:
         assert "use .png, .svg or .pdf" in capsys.readouterr().err
         assert call([*arguments, str(file.parent / "no" / "p.png")]) == 2
         assert "cannot write" in capsys.readouterr().err
+        assert call([*arguments, str(file.with_suffix(""))]) == 2
+        assert "does not say which picture it is" in capsys.readouterr().err
         assert call([*arguments, str(file.with_suffix(".png")), "--task", "conv"]) == 2
         assert "no times to draw" in capsys.readouterr().err
         real = builtins.__import__

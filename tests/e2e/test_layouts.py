@@ -4,6 +4,7 @@ refuses them, and that any mixture of layouts computes the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import aotgen
 import aotgen.codegen.project as project_module
 from aotgen.api import load, optimise, target_of
-from aotgen.ir.graph import Group
+from aotgen.ir.graph import Graph, Group
 from aotgen.options import CompileOptions
 from aotgen.schedule.base import Config, Template
 from aotgen.schedule.plan import Plan, plan_graph
@@ -108,6 +109,15 @@ def test_when_it_runs(options: CompileOptions, tmp_path: Path) -> None:
         assert "nchwc" not in views and not seen
 
 
+def planned_by(measured: object) -> Callable[..., Plan]:
+    """``plan_graph`` with these measurements in place of the caller's."""
+
+    def plan(graph: Graph, target: Target, given: object = None, blocks: bool = False) -> Plan:
+        return plan_graph(graph, target, measured, blocks)  # type: ignore[arg-type]
+
+    return plan
+
+
 def compiled(
     model: Model, folder: Path, board: str, measured: object, monkeypatch: pytest.MonkeyPatch
 ) -> aotgen.Project:
@@ -115,7 +125,7 @@ def compiled(
     path = folder / "net.onnx"
     path.write_bytes(model.proto.SerializeToString())
     with monkeypatch.context() as patch:
-        patch.setattr(project_module, "plan_graph", partial(plan_graph, measured=measured))
+        patch.setattr(project_module, "plan_graph", planned_by(measured))
         return aotgen.compile(path, board=board, output=folder / "project", weights="bin")
 
 

@@ -107,12 +107,20 @@ static int part_of(int part, int32_t rows, int32_t grain, int32_t *r0, int32_t *
 
 
 def outputs_of(model: QuickModel, feeds: Mapping[str, np.ndarray], steps: int = 1) -> bytes:
-    """The bytes of all outputs and of all traced layers, of some steps from the initial state."""
+    """The bytes of all outputs and of all traced values, of some steps from the initial state. A
+    value that several layers write parts of counts as the last one leaves it: what it holds before
+    is whatever the arena held.
+    """
+    last = {
+        name: (layer["index"], position)
+        for layer in model.manifest["layers"]
+        for position, name in enumerate(layer["outputs"])
+    }
     found = []
     model.reset()
     for _ in range(steps):
         found += [a.tobytes() for a in model.run(feeds)]
-        found += [data for layer in sorted(model.traced) for _, data in model.traced[layer]]
+        found += [model.traced[layer][position][1] for layer, position in sorted(last.values())]
     return b"".join(found)
 
 

@@ -235,11 +235,11 @@ def test_jump_hosts(board: Board, tmp_path: Path) -> None:
         with jumping(known, "ProxyJump gate") as runner, unknown:
             runner.command(["true"])
         # A board that does not answer the gate may do so later.
-        absent = pytest.raises(LinkError, match="does not lead to 127.0.0.1 port")
+        absent = pytest.raises(LinkError, match="does not lead to")
         with jumping(both_known, "ProxyJump gate", free_port()) as runner, absent:
             runner.command(["true"])
     with second_sshd(board, tmp_path, port, "AllowTcpForwarding no"):
-        forbidden = pytest.raises(BoardError, match="does not lead to 127.0.0.1 port")
+        forbidden = pytest.raises(BoardError, match="does not lead to")
         with jumping(both_known, "ProxyJump gate") as runner, forbidden as caught:
             runner.command(["true"])
         assert not isinstance(caught.value, LinkError)

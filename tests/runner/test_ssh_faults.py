@@ -42,7 +42,7 @@ from tests.runner.loopback import (
     variant,
     wait_for,
 )
-from tests.support import require_tool
+from tests.support import require_tool, small_disk
 
 MIB = 1 << 20
 
@@ -173,16 +173,9 @@ def test_sshd_restarted_between_runs(board: Board, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = Path(f"/tmp/small-{os.getpid()}-{time.monotonic_ns()}")
-    place.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "none", str(place)]
-    if subprocess.run(argv, capture_output=True).returncode != 0:
-        place.rmdir()
-        pytest.skip("may not mount a tmpfs here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-    place.rmdir()
+def full_soon() -> Iterator[Path]:
+    with small_disk("2m") as place:
+        yield place
 
 
 def on_disk(board: Board, place: Path, tmp_path: Path) -> AbstractContextManager[SshRunner]:
@@ -190,25 +183,23 @@ def on_disk(board: Board, place: Path, tmp_path: Path) -> AbstractContextManager
     return variant(board, tmp_path, f"SetEnv XDG_RUNTIME_DIR={place}")
 
 
-def test_disk_full(board: Board, small_disk: Path, tmp_path: Path) -> None:
+def test_disk_full(board: Board, full_soon: Path, tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     writer = script(tmp_path, 'head -c 9000000 /dev/zero > "$1" || { echo no room >&2; exit 3; }')
-    with on_disk(board, small_disk, tmp_path) as runner:
+    with on_disk(board, full_soon, tmp_path) as runner:
         runner.deploy(writer)
-        assert folder_of(runner).parent == small_disk
+        assert folder_of(runner).parent == full_soon
         data.write_bytes(bytes(5 * MIB))
-        with fails(
-            rf"disk of .* is full: data needs 5\.0 MiB in {small_disk}, \d\.\d MiB are free"
-        ):
+        with fails(rf"disk of .* is full: data needs 5\.0 MiB in {full_soon}, \d\.\d MiB are free"):
             runner.run(writer, [Upload(data)])
         with fails(r"ended with status 3: .*\(the disk of board is full: \d+ KiB free\)"):
             runner.run(writer, [Download(copy)])
         assert not copy.exists()
-    assert list(small_disk.iterdir()) == []
+    assert list(full_soon.iterdir()) == []
 
 
 def test_disk_full_in_the_middle(
-    board: Board, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: Board, full_soon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others write as well: what was free before is not free any more."""
     from aotgen.runner.ssh_files import RemoteFiles
@@ -216,32 +207,32 @@ def test_disk_full_in_the_middle(
     monkeypatch.setattr(RemoteFiles, "_require_room", lambda self, files: None)
     program, data = script(tmp_path, "true"), tmp_path / "data"
     data.write_bytes(bytes(5 * MIB))
-    with on_disk(board, small_disk, tmp_path) as runner:
+    with on_disk(board, full_soon, tmp_path) as runner:
         runner.deploy(program)
         with fails(r"disk of .* is full: data needs 5\.0 MiB"):
             runner.run(program, [Upload(data)])
 
 
-def test_a_place_with_room_is_chosen(board: Board, small_disk: Path, tmp_path: Path) -> None:
+def test_a_place_with_room_is_chosen(board: Board, full_soon: Path, tmp_path: Path) -> None:
     program = tmp_path / "large"
     program.write_bytes(b"#!/bin/sh\necho hi\nexit\n" + bytes(3 * MIB))
     program.chmod(0o755)
-    with on_disk(board, small_disk, tmp_path) as runner:
+    with on_disk(board, full_soon, tmp_path) as runner:
         runner.deploy(program)
-        assert folder_of(runner).parent != small_disk
+        assert folder_of(runner).parent != full_soon
         assert runner.run(program).stdout == "hi\n"
 
 
 def test_a_place_mounted_noexec_is_not_chosen(
-    board: Board, small_disk: Path, tmp_path: Path
+    board: Board, full_soon: Path, tmp_path: Path
 ) -> None:
-    subprocess.run(["mount", "-o", "remount,noexec", str(small_disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,noexec", str(full_soon)], check=True)
     program = script(tmp_path, "echo hi")
-    with on_disk(board, small_disk, tmp_path) as runner:
+    with on_disk(board, full_soon, tmp_path) as runner:
         runner.deploy(program)
-        assert folder_of(runner).parent != small_disk
+        assert folder_of(runner).parent != full_soon
         assert runner.run(program).stdout == "hi\n"
-    assert list(small_disk.iterdir()) == []
+    assert list(full_soon.iterdir()) == []
 
 
 def test_what_a_power_cut_left_is_removed(board: Board, tmp_path: Path) -> None:

@@ -117,6 +117,12 @@ def _illegal(r: Record) -> Record:
     return replace(r, config=knobs) if r.seconds == 1e-6 else r
 
 
+def _truth(r: Record) -> Record:
+    """Knobs that equal legal ones, of another type."""
+    knobs = {name: bool(value) if value in (0, 1) else value for name, value in r.config.items()}
+    return replace(r, config=knobs) if r.seconds == 1e-6 else r
+
+
 def _renamed(r: Record) -> Record:
     return replace(r, config={"gone": 1}) if r.seconds == 1e-6 else r
 
@@ -129,7 +135,7 @@ def _foreign(r: Record) -> Record:
     return replace(r, template="pool2d") if r.seconds == 1e-6 else r
 
 
-@pytest.mark.parametrize("change", [_worse, _illegal, _renamed, _retired, _foreign])
+@pytest.mark.parametrize("change", [_worse, _illegal, _truth, _renamed, _retired, _foreign])
 def test_records_that_do_not_hold_are_passed_over(
     model: Path, change: Callable[[Record], Record]
 ) -> None:
@@ -200,6 +206,26 @@ def test_another_number_of_threads_takes_over_the_configs(model: Path) -> None:
     for layer, task in zip(tuned.manifest["layers"], tasks(model), strict=True):
         assert layer["knobs"] == unusual(task).config.as_dict()
         assert (layer["schedule"], layer["seconds"]) == ("transferred", None)
+
+
+def test_configs_go_to_what_they_were_found_for(model: Path) -> None:
+    """To another core when they were measured, and to no other purpose."""
+    task = tasks(model)[0]
+    point = unusual(task)
+
+    def transferred(kind: str, **changes: Any) -> Point | None:
+        target = replace(task.target, **changes)
+        graph = optimise(load(model), CompileOptions())
+        other = tasks_of(graph, target)[0]
+        assert other.key != task.key
+        made = replace(record(task, point, 1e-6), kind=kind, isa=target.isa)
+        return JournalTransfer([made], target, predicts=False)(other)
+
+    assert transferred("measured", threads=2) == point
+    assert transferred("modelled", threads=2) == point
+    assert transferred("measured", core="another") == point
+    assert transferred("modelled", core="another") is None
+    assert transferred("measured", optimize="ram") is None
 
 
 def test_the_model_speaks_for_tasks_like_those_it_knows(model: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 import multiprocessing
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,16 +85,75 @@ def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
         {"seconds": None},
         {"seconds": -1.0},
         {"seconds": float("nan")},
+        {"seconds": 10**400},
+        {"seconds": 5e-324},
+        {"seconds": True},
+        {"times": [10**400]},
+        {"times": [None]},
         {"status": "crash"},
         {"status": "odd"},
         {"kind": "guessed"},
         {"config": {"mr": [1]}},
+        {"config": {"mr": 2**63}},
         {"macs": "many"},
+        {"macs": 10**400},
+        {"features": {"log2_macs": "many"}},
+        {"features": {"log2_macs": float("inf")}},
+        {"conditions": {"drift": None}},
+        {"title": "\ud800"},
     ],
 )
 def test_records_that_make_no_sense(change: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         Record.parse(json.dumps({**json.loads(record().line()), **change}))
+
+
+def test_a_line_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_text(f"{'[' * 100_000}\n{record().line()}\n")
+    assert read_journal(path) == ([record()], (1,))
+
+
+def test_what_editors_do_to_a_file(tmp_path: Path) -> None:
+    """A byte order mark, other ends of lines, none at the last one."""
+    journal = Journal(tmp_path / "j.jsonl")
+    text = f"\ufeff{record(4).line()}\r\n{record(6).line()}"
+    for data in (text, text[: text.index("\r")]):
+        journal.path.write_bytes(data.encode())
+        count = len(journal.records())
+        journal.append([record(8)])
+        assert [r.config["mr"] for r in journal.records()] == [*[4, 6][:count], 8]
+        assert journal.skipped == ()
+
+
+def test_a_knob_of_any_name() -> None:
+    point = Record.parse(record(config={"cls": 1, "a": 2}).line()).point
+    assert point.config.as_dict() == {"a": 2, "cls": 1}
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "."])
+def test_what_is_no_file(path: str) -> None:
+    with pytest.raises(UsageError, match=r"no regular file|a folder"):
+        read_journal(Path(path))
+    with pytest.raises(UsageError, match=r"no regular file|a folder"):
+        Journal(Path(path)).append([record()])
+    with pytest.raises(UsageError, match="cannot read journal"):
+        read_journal(Path("x" * 300))
+
+
+def test_a_journal_is_replaced_while_another_process_waits_to_append(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.jsonl")
+    journal.append([record(4)])
+    with ThreadPoolExecutor(1) as pool:
+        with journal.locked():
+            late = pool.submit(Journal(journal.path).append, [record(8)])
+            time.sleep(0.1)
+            assert journal.records() == [record(4)]
+            other = tmp_path / "other"
+            other.write_text(f"{record(6).line()}\n")
+            other.replace(journal.path)
+        late.result()
+    assert [r.config["mr"] for r in journal.records()] == [6, 8]
 
 
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:

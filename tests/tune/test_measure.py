@@ -145,6 +145,12 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         Builder(BOARD, "no-such-cc")
 
 
+def test_a_malformed_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", 'gcc "-O2')
+    with pytest.raises(ToolchainError, match=r"environment variable CC .* No closing quotation"):
+        Builder(BOARD)
+
+
 def test_a_bundle_made_elsewhere(builder: Builder) -> None:
     bundle, _ = Bundler(BOARD).bundle(planted(TASK, "right", "syntax", "wrong"))
     bundle = pickle.loads(pickle.dumps(bundle))

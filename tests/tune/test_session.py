@@ -207,6 +207,8 @@ def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
+        ({"trials": 10**400}, "--trials must be 1 to 1000000000"),
+        ({"seed": 2**60}, "--seed must be 0 to 1000000000"),
         ({"trials": 0}, "--trials must be 1 to 1000000000"),
         ({"trials_per_task": -1}, "--trials-per-task"),
         ({"early_stopping": 0}, "--early-stopping"),

@@ -11,7 +11,7 @@ from kernels.harness import conv_case
 from tune.landscape import formula_task, spaces, table
 
 from aotgen.schedule.base import Config
-from aotgen.schedule.registry import anchor_templates
+from aotgen.schedule.registry import anchor_templates, candidates
 from aotgen.target.target import Isa, Target
 from aotgen.tune.space import SearchSpace, Space
 from aotgen.tune.task import Point, Task
@@ -133,6 +133,19 @@ def test_the_defaults_are_points_of_the_space() -> None:
     found = space.default()
     assert {p.template for p in found} == {"tiled", "plain"}
     assert all(space.is_legal(p) for p in found)
+
+
+def test_the_first_default_is_that_of_compile() -> None:
+    """Not of a general template whose model does not know what it loses to a special one."""
+    target = Target("neon", "cortex-a72", l2_bytes=1 << 20, l1_ways=2)
+    template = anchor_templates()[0]
+    group = conv_case(
+        "c", template, (1, 112, 112, 64), 64, (3, 3), strides=(2, 2), pads=(0, 0, 1, 1), groups=64
+    ).group
+    (expected,) = candidates(group, target)
+    first, *rest = Space(Task("0" * 16, "", "conv", group, target, ("c",))).default()
+    assert first.template == expected.name == "conv2d_depthwise"
+    assert [p.template for p in rest] == ["conv2d_direct"]
 
 
 @pytest.mark.parametrize("isa", ["avx512", "neon", "scalar"])
