@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 import aotgen.tune  # noqa: F401  (the package takes the name first, the function keeps it)
 from aotgen.api import compile, load, tune
-from aotgen.bench import BenchResult
+from aotgen.bench_result import BenchResult
 from aotgen.comparison import Comparison, compare
 from aotgen.errors import (
     AotgenError,

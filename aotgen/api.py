@@ -250,8 +250,8 @@ def tune(
         budget_seconds: the search ends after so many seconds.
         tuner: "xgb", "random", "grid" or "ga".
         seed: of everything random in the search.
-        tasks: only these: numbers ("1,4-6"), keys, or parts of or regular expressions for titles;
-            none for all.
+        tasks: only these: numbers ("1,4-6"), keys, kinds of op ("conv3d"), or parts of or regular
+            expressions for titles; none for all.
         runner: where candidates run, as ``--runner``; None is this computer for a board of its
             architecture, else the board's default. Boards of one kind may be several, with commas.
         scheduler: address of a Dask scheduler whose workers (``aotgen worker``) measure in place

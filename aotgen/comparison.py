@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aotgen.bench import BenchOptions, BenchResult, Cores, cores_in_use, measure, timeout_s
+from aotgen.bench import BenchOptions, cores_in_use, measure, timeout_s
+from aotgen.bench_result import BenchResult, Cores
 from aotgen.counting import RunCost, count_run
 from aotgen.errors import UsageError
 from aotgen.runner.base import Runner

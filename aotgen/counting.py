@@ -91,6 +91,7 @@ def count_run(
     Raises:
         BoardError: the program fails, or its regions are not as expected.
         ToolchainError: the emulator cannot count.
+        UsageError: the cluster's caches are no caches.
     """
     words: list[Argument] = ["--count", "--no-board", *weights]
     counts = place.count(program, words, timeout, cluster)

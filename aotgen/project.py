@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from aotgen.bench import BenchInterrupted, BenchOptions, BenchResult, Cores, measure
+from aotgen.bench import BenchOptions, measure
+from aotgen.bench_result import BenchInterrupted, BenchResult, Cores
 from aotgen.errors import BoardError, UsageError
 from aotgen.ir.types import Array
 from aotgen.manifest import Manifest, read_manifest

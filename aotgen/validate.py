@@ -23,7 +23,7 @@ from aotgen.manifest import Layer, Manifest
 from aotgen.runner.base import json_line
 
 if TYPE_CHECKING:
-    from aotgen.bench import Cores
+    from aotgen.bench_result import Cores
     from aotgen.ir.graph import Graph, Value
     from aotgen.project import Project, RunnerSpec
 

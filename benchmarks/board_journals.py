@@ -5,10 +5,12 @@ usage: board_journals.py record [--trials N] [--seed N] [--tuner T] [--networks 
        board_journals.py compare [--networks NAME ...]
 
 `record` tunes the networks for rpi4 under QEMU, scored by the core's cost model, and writes
-board_support/{rpi4,rk3399}/journal.jsonl.xz: of each task the best config, and the best of each
-template that compile chooses from. What takes minutes to hours is a plain journal in the work
-folder: started again, `record` goes on where it was. rk3399 gets the same configs with figures of
-its own. Compile them for another core (the A53 of the same board) and their tasks are others.
+board_support/{rpi4,rk3399}/journal.jsonl.xz: of each task the best config, where it is modelled
+faster than the layer is inside the network that compile makes without a journal, which may have
+another layout there; and the default of its template, by which compile knows how its own model
+errs. What takes minutes to hours is a plain journal in the work folder: started again, `record`
+goes on where it was. rk3399 gets the same configs with figures of its own. For another core (the
+A53 of the same board) the tasks are others.
 
 `compare` prints the section "Emulated Cortex-A72" of docs/performance.md: instructions, simulated
 misses and modelled times of whole networks without and with the journal.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import lzma
+import math
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -31,25 +34,28 @@ import arm_instructions
 import measure
 import networks
 
+from aotgen.codegen.project import build_program
 from aotgen.options import CompileOptions
 from aotgen.passes.pipeline import runs_plan_step
 from aotgen.report.tuning import LineDisplay
 from aotgen.resources import board_support_dir
 from aotgen.schedule.fuse_rows import fuse_rows
-from aotgen.schedule.registry import candidates
 from aotgen.target.board import load_board
 from aotgen.tune.journal import Journal, Record, record_of
 from aotgen.tune.measure import MeasureOptions, make_measurer
 from aotgen.tune.outcome import Candidate
 from aotgen.tune.run import Tunable, run_tuning
-from aotgen.tune.schedules import best_by_template
+from aotgen.tune.schedules import best_by_template, copies_seconds, holds
 from aotgen.tune.session import SearchOptions
-from aotgen.tune.task import Task, key_of, memory_orders
+from aotgen.tune.task import Point, Task, key_of, memory_orders
 
 NETWORKS = ("mobilenet_v1", "mobilenet_v2", "resnet18")
 SEARCHED = "rpi4"
 SAME_CORE = ("rk3399",)
 """Boards whose first cluster is the same core with the same caches."""
+
+MIN_GAIN = 0.01
+"""Share of a layer's seconds that a config must save."""
 
 TRIALS = 16
 """Of each task, on average."""
@@ -73,11 +79,43 @@ def chosen_tasks(tunable: Tunable) -> list[tuple[int, Task]]:
     return [(i, task) for i, task in enumerate(tunable.tasks, 1) if task.key in keys]
 
 
-def best_records(task: Task, records: Sequence[Record]) -> list[Record]:
-    """The task's best one that still holds, and that of each template that compile chooses from."""
-    usual = {t.name for t in candidates(task.group, task.target)}
-    best = [found.record for found in best_by_template(task, records).values()]
-    return [r for i, r in enumerate(best) if i == 0 or r.template in usual]
+def seconds_inside(tunable: Tunable, folder: Path) -> dict[str, float]:
+    """By task, the modelled seconds of its layer inside the network that compile makes by default;
+    of several layers the lowest.
+    """
+    board, target, options = tunable.board, tunable.target, tunable.options
+    graph = tunable.graph()
+    orders = memory_orders(graph, target)
+    program = build_program(graph, target, "x", options)
+    cost, _ = arm_instructions.measure(
+        tunable.model, board.name, folder, "gcc", layers=True, journal="none"
+    )
+    found: dict[str, float] = {}
+    for layer, counted in zip(program.layers, cost.layers, strict=True):
+        if layer.group is not None and counted.modelled_ms is not None:
+            key = key_of(layer.group, target, orders)
+            found[key] = min(found.get(key, math.inf), counted.modelled_ms / 1e3)
+    return found
+
+
+def best_records(task: Task, records: Sequence[Record], inside: float) -> list[Record]:
+    """The task's best record that still holds and the one of its template's default; none when it
+    is not faster than ``inside`` seconds.
+    """
+    best = next(iter(best_by_template(task, records).values()), None)
+    if best is None or (template := task.template(best.record.template)) is None:
+        return []
+    copied = copies_seconds(
+        task.group, task.target, task.orders, template, best.record.point.config
+    )
+    if best.seconds + copied > (1 - MIN_GAIN) * inside:
+        return []
+    usual = template.default(task.group, task.target)
+    usual = template.canonical(task.group, task.target, usual)
+    found = [best.record]
+    if best.record.point.config != usual:
+        found += [r for r in records if r.point == Point(template.name, usual) and holds(task, r)]
+    return found[:2]
 
 
 def shipped(record: Record) -> Record:
@@ -148,10 +186,11 @@ def record(options: argparse.Namespace) -> None:
         if run.interrupted:
             raise KeyboardInterrupt
         known = book.records()
+        inside = seconds_inside(tunable, options.folder)
         best = []
         for _, task in tasks:
             own = [r for r in known if r.task == task.key and r.board == SEARCHED]
-            best += best_records(task, own)
+            best += best_records(task, own, inside.get(task.key, 0.0))
         new = [r for r in best if _place(r) not in found[SEARCHED]]
         found[SEARCHED].update((_place(r), shipped(r)) for r in new)
         for board_name in SAME_CORE:

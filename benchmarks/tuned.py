@@ -68,7 +68,9 @@ def compare(name: str, options: argparse.Namespace) -> Result:
     if options.trials:
         tune(model, options.journal, options.trials, options.board)
     folder = options.folder / f"{name}-{options.board}"
-    default = measure.AotgenSide(model, Path(f"{folder}-default"), options.board)
+    default = measure.AotgenSide(
+        model, Path(f"{folder}-default"), options.board, journal=Path("none")
+    )
     tuned = measure.AotgenSide(
         model, Path(f"{folder}-tuned"), options.board, journal=options.journal
     )

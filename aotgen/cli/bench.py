@@ -23,7 +23,7 @@ from aotgen.errors import UsageError
 from aotgen.report.text import byte_text, table
 
 if TYPE_CHECKING:
-    from aotgen.bench import BenchResult, Cores
+    from aotgen.bench_result import BenchResult, Cores
 
 
 def bench(
@@ -51,7 +51,8 @@ def bench(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Time DIR on its board: one line for each number of threads, and what the board told."""
-    from aotgen.bench import BenchInterrupted, BenchOptions
+    from aotgen.bench import BenchOptions
+    from aotgen.bench_result import BenchInterrupted
 
     options = BenchOptions(
         number=number,

@@ -21,7 +21,7 @@ from aotgen.cli.common import (
 from aotgen.errors import UsageError
 
 if TYPE_CHECKING:
-    from aotgen.bench import Cores
+    from aotgen.bench_result import Cores
 
 
 def run(

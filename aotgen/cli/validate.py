@@ -21,7 +21,7 @@ from aotgen.cli.common import (
 from aotgen.report.text import table
 
 if TYPE_CHECKING:
-    from aotgen.bench import Cores
+    from aotgen.bench_result import Cores
     from aotgen.validate import LayerCheck, ValidateReport
 
 

@@ -28,10 +28,9 @@ def worker(
     It is a Dask worker with the resource board-BOARD, and runs until it is stopped (Ctrl-C) or the
     scheduler ends.
     """
-    from aotgen.runner.select import runner_for
     from aotgen.target.board import load_board
     from aotgen.tune.cluster import missing_distributed
-    from aotgen.tune.measure import BoardMeasurer
+    from aotgen.tune.measure import board_measurer
     from aotgen.tune.worker import RUNNER_VARIABLE, check_address, worker_argv
 
     check_address(scheduler)
@@ -41,7 +40,7 @@ def worker(
         raise missing_distributed() from error
     the_board = load_board(board)
     # What cannot work is told here and now, not at the first bundle.
-    with closing(BoardMeasurer(the_board, runner_for(runner, the_board))):
+    with closing(board_measurer(the_board, runner)):
         pass
     environment = dict(os.environ)
     if runner is not None:

@@ -204,15 +204,13 @@ def plot_history(
         OSError: the file cannot be written.
     """
     import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     columns = min(3, max(1, len(series)))
     rows = -(-max(1, len(series)) // columns)
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=(5 * columns, 3 * rows), squeeze=False, constrained_layout=True
-    )
+    # No pyplot: it has a state, and opens windows.
+    figure = Figure(figsize=(5 * columns, 3 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     figure.suptitle(title)
     places = [axis for row in axes for axis in row]
     for axis, (name, values) in zip(places, series.items(), strict=False):
@@ -223,10 +221,8 @@ def plot_history(
         axis.grid(True, alpha=0.3)
     for axis in places[len(series) :]:
         axis.set_visible(False)
-    try:
-        # Without the date that matplotlib would write into the file.
-        dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-        metadata = next((m for s, m in dates.items() if path.endswith(s)), None)
+    # Without the date and the names drawn by chance that matplotlib would write into the file.
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    metadata = next((m for s, m in dates.items() if path.endswith(s)), None)
+    with matplotlib.rc_context({"svg.hashsalt": "aotgen"}):
         figure.savefig(path, metadata=metadata)
-    finally:
-        pyplot.close(figure)

@@ -56,6 +56,7 @@ class QemuRunner(LocalRunner):
 
         Raises:
             ToolchainError: the emulator cannot count, or the plugin cannot be built.
+            UsageError: the cluster's caches are no caches.
         """
         cluster = cluster or self.board.clusters[0]
         plain = self.prefix
@@ -86,6 +87,7 @@ class QemuRunner(LocalRunner):
             BoardError: as ``run``; or the program marked another number of regions, did not end
                 it, or had several threads in it, which cannot be counted.
             ToolchainError: as ``counting``.
+            UsageError: as ``counting``.
         """
         with self.counting(cluster) as log:
             self.run(program, arguments, timeout)

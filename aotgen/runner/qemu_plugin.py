@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from aotgen.builder import first_error
+from aotgen.cache import cache_folder
 from aotgen.errors import BoardError, ToolchainError, UsageError
 from aotgen.resources import board_support_dir
 from aotgen.target.board import Board, Cluster
@@ -119,9 +120,12 @@ def plugin_words(emulator: str, cluster: Cluster, log: Path) -> tuple[str, ...]:
 
     Raises:
         ToolchainError: this QEMU runs no such plugins, or the plugin cannot be built.
+        UsageError: the cluster's caches are no caches.
     """
+    _check_caches(cluster)
     _check_emulator(emulator)
-    options = [str(_built_plugin()), f"out={log.resolve()}", f"line={cluster.line_bytes}"]
+    # By its key: a path with "=" in it would be taken for another option.
+    options = [f"file={_built_plugin()}", f"out={log.resolve()}", f"line={cluster.line_bytes}"]
     options.append(f"l1={cluster.l1_bytes}:{cluster.l1_ways}")
     if cluster.l2_bytes:
         options.append(f"l2={cluster.l2_bytes}:{cluster.l2_ways}")
@@ -175,6 +179,25 @@ def _counts(data: dict[str, Any], weighted: bool) -> Counts:
     )
 
 
+def _check_caches(cluster: Cluster) -> None:
+    """
+    Raises:
+        UsageError: one is no whole number of sets.
+    """
+    levels = {
+        "l1": (cluster.l1_bytes, cluster.l1_ways),
+        "l2": (cluster.l2_bytes, cluster.l2_ways),
+    }
+    for name, (size, ways) in levels.items():
+        one_set = ways * cluster.line_bytes
+        if size and (one_set == 0 or size % one_set):
+            raise UsageError(
+                f"{cluster.core}: {size} bytes are no whole number of sets of {ways} lines of"
+                f" {cluster.line_bytes} bytes",
+                remedy=f"correct {name}_bytes, {name}_ways or line_bytes in board.toml",
+            )
+
+
 def _check_emulator(emulator: str) -> None:
     """
     Raises:
@@ -217,7 +240,7 @@ def _built_plugin() -> Path:
     digest = hashlib.sha256(f"{compiler.path} {compiler.version_text} {_CFLAGS}".encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    folder = _cache_dir()
+    folder = cache_folder()
     library = folder / f"insn_cost-{digest.hexdigest()[:16]}.so"
     if library.is_file():
         return library
@@ -253,10 +276,3 @@ def _compile(compiler: Path, sources: Sequence[Path], library: Path) -> None:
                 " install gcc libc6-dev",
             )
         os.replace(built, library)
-
-
-def _cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification wants relative ones ignored.
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "aotgen"

@@ -13,9 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from aotgen.schedule.base import Config, KnobValue
-from aotgen.schedule.dense import DenseConfig
+from aotgen.schedule.dense import LINE_FLOATS, DenseConfig
 from aotgen.schedule.tiles import (
+    FAR_PREFETCHED,
+    FAR_SEEN,
+    L2_SEEN,
     MAX_PIXELS,
+    RESIDENT,
     CoreModel,
     core_model,
     registers,
@@ -25,6 +29,9 @@ from aotgen.schedule.tiles import (
     usable_registers,
 )
 from aotgen.target.target import Target
+
+FEWEST_LINES = 0.2
+"""Cache lines of the next panel a round below which fetching them ahead does not pay."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +145,14 @@ def next_lines(problem: Problem, c: DenseConfig, target: Target) -> int:
     if not problem.packed or c.block == 0 or problem.channels * problem.reduction * 4 < 65536:
         return 0
     tiles = tile_calls(problem, c)
-    lines = c.vectors * target.vl * 4 / 64 * c.k_unroll / max(1, tiles)
-    if lines < 0.2:
+    lines = c.vectors * target.vl / LINE_FLOATS * c.k_unroll / max(1, tiles)
+    if lines < FEWEST_LINES:
         return 0
     return min(c.k_unroll, max(1, round(lines)))
 
 
 def tile_calls(problem: Problem, c: DenseConfig) -> int:
+    """Register tiles of one panel of output channels."""
     rows = -(-problem.rows // c.oh_tile)
     return rows * -(-problem.cols // c.ow_tile) * problem.outer
 
@@ -229,15 +237,15 @@ def memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreMo
     pixels = c.oh_tile * c.ow_tile
 
     def read(volume: float, resident: float) -> float:
-        if resident <= 0.6 * target.l1_bytes:
+        if resident <= RESIDENT * target.l1_bytes:
             return 0.0
-        if resident <= 0.6 * target.l2_bytes:
-            return 0.3 * volume / core.l2
+        if resident <= RESIDENT * target.l2_bytes:
+            return L2_SEEN * volume / core.l2
         return volume / core.far
 
     tile_x = min(problem.x_bytes, pixels * (c.kc or k) * 4)
     x_total = problem.x_bytes * problem.outer
-    first_touch = weights / core.far * (0.15 if c.next_lines else 0.5)
+    first_touch = weights / core.far * (FAR_PREFETCHED if c.next_lines else FAR_SEEN)
     if c.block == 0:
         stream = read(tiles * weights, weights + tile_x)
         again = read(tiles * (panels - 1) * tile_x, tile_x + panel)

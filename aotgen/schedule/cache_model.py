@@ -19,14 +19,11 @@ from aotgen.schedule.blocking import Problem
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import DenseConfig
 from aotgen.schedule.layouts import X_LAYOUT, Y_LAYOUT, layout_of
-from aotgen.schedule.tiles import core_model
+from aotgen.schedule.tiles import RESIDENT, core_model
 from aotgen.target.target import Target
 
 LINE = 64
 """Bytes of a cache line."""
-
-RESIDENT = 0.6
-"""Share of L1 that a working set may take and still be found there."""
 
 OVERLAP = 0.5
 """Share of the time of fetching lines from L2 that arithmetic does not hide."""
@@ -123,16 +120,12 @@ def block_loop_seconds(problem: Problem, c: DenseConfig, target: Target) -> floa
 
 
 def _walk(shape: ConvShape, rows: int, cols: int) -> _Walk:
-    def reach(axis: int, outputs: int) -> int:
-        steps = (outputs - 1) * shape.stride[axis] + (shape.kernel[axis] - 1) * shape.dilation[axis]
-        return min(steps + 1, shape.size[axis])
-
     rows, cols = min(rows, shape.out[1]), min(cols, shape.out[2])
     return _Walk(
         -(-shape.out[1] // rows),
         -(-shape.out[2] // cols),
-        reach(1, rows),
-        reach(2, cols),
+        min(shape.reach(1, rows), shape.size[1]),
+        min(shape.reach(2, cols), shape.size[2]),
         rows * cols,
     )
 

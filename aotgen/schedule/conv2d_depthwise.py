@@ -10,9 +10,6 @@ lines of channels.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +39,18 @@ from aotgen.schedule.conv2d_direct import (
 )
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import LINE_FLOATS, Axis, Block, kernel_params, loop, terms
+from aotgen.schedule.depthwise_tile import (
+    MAX_TAPS,
+    Window,
+    accumulators,
+    default_tile,
+    depthwise_tiles,
+    is_held,
+    tile_cycles,
+    tile_fits,
+    tile_slides,
+    window_of,
+)
 from aotgen.schedule.features import common_features
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
 from aotgen.schedule.layouts import (
@@ -55,30 +64,6 @@ from aotgen.schedule.packing import pad_channels
 from aotgen.schedule.tiles import Run, core_model, padded, split_even, split_rest
 from aotgen.schedule.window_features import window_features
 from aotgen.target.target import Target
-
-MAX_TAPS = 81
-MAX_FMAS = 512
-"""FMAs printed in one tile: beyond it code size costs more than reuse gains."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """Taps and steps of a filter, as the tile sees them."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-
-    @property
-    def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1]
-
-    def positions(self, axis: int, outputs: int) -> list[int]:
-        """Input offsets along an axis that ``outputs`` neighbouring outputs read, ascending."""
-        step, dilation = self.stride[axis], self.dilation[axis]
-        return sorted(
-            {o * step + k * dilation for o in range(outputs) for k in range(self.kernel[axis])}
-        )
 
 
 class Conv2dDepthwise(Template):
@@ -109,7 +94,7 @@ class Conv2dDepthwise(Template):
 
     def default(self, group: Group, target: Target) -> Config:
         shape = ConvShape.of(group.nodes[0])
-        tile = _default(window_of(shape), shape.out[1], shape.out[2], target)
+        tile = default_tile(window_of(shape), shape.out[1], shape.out[2], target)
         return Config.of(**tile.as_dict(), c_block=0, hold_weights=True)
 
     def canonical(self, group: Group, target: Target, config: Config) -> Config:
@@ -121,7 +106,7 @@ class Conv2dDepthwise(Template):
             for r in split_even(shape.out[1], config.int("oh_tile"))
             for c in split_even(shape.out[2], config.int("ow_tile"))
         ]
-        if any(_held(window, *size, target) for size in sizes):
+        if any(is_held(window, *size, target) for size in sizes):
             return config
         return Config.of(**{**config.as_dict(), "hold_weights": False})
 
@@ -133,10 +118,10 @@ class Conv2dDepthwise(Template):
             min(config.int("oh_tile"), shape.out[1]),
             min(config.int("ow_tile"), shape.out[2]),
         )
-        held = bool(config["hold_weights"])
+        held = bool(config["hold_weights"]) and is_held(window, rows, cols, target)
         operations = rows * cols * window.taps
         loads = len(window.positions(0, rows)) * len(window.positions(1, cols))
-        sums = _sums(window, rows, cols, target)
+        sums = accumulators(window, rows, cols, target)
         return {
             **common_features(self, group, target, config),
             **window_features(
@@ -193,95 +178,6 @@ class Conv2dDepthwise(Template):
         shape = ConvShape.of(group.nodes[0])
         fused = make_fused(group, target, views)
         return DepthwiseWriter(group, shape, target, config, views, fused).kernel()
-
-
-def window_of(shape: ConvShape) -> Window:
-    return Window(shape.kernel[1:], shape.stride[1:], shape.dilation[1:])
-
-
-def _slides(target: Target) -> bool:
-    return target.isa == "neon"
-
-
-@lru_cache(maxsize=4096)
-def _live(window: Window, rows: int, cols: int) -> int:
-    """Most outputs of a sliding tile that have some of their products and not all."""
-    first = [[_reads(window, 0, oy, ox) for ox in range(cols)] for oy in range(rows)]
-    last = [[_reads(window, -1, oy, ox) for ox in range(cols)] for oy in range(rows)]
-    starts = sorted(at for row in first for at in row)
-    ends = sorted(at for row in last for at in row)
-    return max(bisect_right(starts, at) - bisect_left(ends, at) for at in starts)
-
-
-def _reads(window: Window, which: int, oy: int, ox: int) -> tuple[int, int]:
-    """The first (0) or last (-1) input that an output of a tile reads."""
-    taps = window.kernel if which else (1, 1)
-    y, x = (
-        o * s + (k - 1) * d
-        for o, s, k, d in zip((oy, ox), window.stride, taps, window.dilation, strict=True)
-    )
-    return y, x
-
-
-def _sums(window: Window, rows: int, cols: int, target: Target) -> int:
-    """Accumulators that a tile keeps in registers."""
-    outputs = rows * cols
-    return min(outputs, _live(window, rows, cols) + 2) if _slides(target) else outputs
-
-
-def _held(window: Window, rows: int, cols: int, target: Target) -> bool:
-    """Whether the filter stays in registers beside the accumulators."""
-    return window.taps + _sums(window, rows, cols, target) + 2 <= target.vector_registers
-
-
-def tile_fits(window: Window, rows: int, cols: int, target: Target) -> bool:
-    outputs = rows * cols
-    if outputs > 1 and outputs * window.taps > MAX_FMAS:
-        return False
-    return _sums(window, rows, cols, target) + 3 <= target.vector_registers
-
-
-def depthwise_tiles(window: Window, rows: int, cols: int, target: Target) -> list[tuple[int, int]]:
-    found: dict[tuple[int, int], None] = {}
-    most = min(16, -(-rows // target.threads)) if _slides(target) else 4
-    for h in range(1, max(most, 4) + 1):
-        for w in range(1, 9):
-            tile = split_even(rows, h)[0].size, split_even(cols, w)[0].size
-            if tile_fits(window, *tile, target):
-                found.setdefault(tile)
-    return list(found)
-
-
-def tile_cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Target) -> float:
-    """Modelled cycles of one channel vector over the map."""
-    core = core_model(target)
-    total = 0.0
-    for r in split_even(rows, h):
-        for c in split_even(cols, w):
-            outputs = r.size * c.size
-            fmas = outputs * window.taps
-            loads = float(len(window.positions(0, r.size)) * len(window.positions(1, c.size)))
-            loads += window.taps if _held(window, r.size, c.size, target) else fmas
-            chain = window.taps * core.latency
-            issue = (fmas + loads + 3 * outputs + 8) / core.issue
-            around = 1.5 * outputs + 6
-            if _slides(target):
-                around += 0.5 * loads / core.fma
-            total += (
-                r.count
-                * c.count
-                * (max(fmas / core.fma, loads / core.loads, issue, chain) + around)
-            )
-    return total
-
-
-@lru_cache(maxsize=4096)
-def _default(window: Window, rows: int, cols: int, target: Target) -> Config:
-    best = min(
-        depthwise_tiles(window, rows, cols, target),
-        key=lambda t: (tile_cycles(window, rows, cols, t[0], t[1], target), -t[0] * t[1], t),
-    )
-    return Config.of(oh_tile=best[0], ow_tile=best[1])
 
 
 class DepthwiseWriter:
@@ -371,7 +267,7 @@ class DepthwiseWriter:
 
     def tile(self, rows: int, cols: int) -> dict[str, Any]:
         window, xs = self.window, self.xs
-        held = self.hold and _held(window, rows, cols, self.target)
+        held = self.hold and is_held(window, rows, cols, self.target)
         w = "w" if self.outside else "w + c"
         weight = [f"vload({terms(w, offset=t * self.wide)})" for t in range(window.taps)]
         bias = "vload(bias)" if self.outside else "vload(bias + c)"
@@ -400,7 +296,7 @@ class DepthwiseWriter:
                 if uses:
                     x = terms("x" if self.outside else "x + c", offset=iy * xs[1] + ix * xs[2])
                     inputs.append({"x": x, "uses": uses, "starts": [], "ends": []})
-        slides = _slides(self.target)
+        slides = tile_slides(self.target)
         if slides:
             self._slide(outputs, inputs)
         return {

@@ -237,13 +237,13 @@ def _all_knobs(config: Config) -> Config:
 
 def _strip_lines(shape: ConvShape, rows: int) -> int:
     """Input rows behind ``rows`` output rows."""
-    return (rows - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
+    return shape.reach(1, rows)
 
 
 def _strip_width(shape: ConvShape) -> int:
     """Floats of a strip's line: everything a row of outputs reads, in whole cache lines."""
-    reach = (shape.out[2] - 1) * shape.stride[2] + (shape.kernel[2] - 1) * shape.dilation[2] + 1
-    return -(-(max(reach, shape.begin[2]) + 3) // 16) * 16
+    reach = shape.reach(2, shape.out[2])
+    return -(-(max(reach, shape.begin[2]) + 3) // LINE_FLOATS) * LINE_FLOATS
 
 
 def _strip_floats(shape: ConvShape, rows: int) -> int:

@@ -28,7 +28,7 @@ from aotgen.schedule.base import (
     View,
     Views,
 )
-from aotgen.schedule.conv2d_depthwise import DepthwiseWriter, tile_fits
+from aotgen.schedule.conv2d_depthwise import DepthwiseWriter
 from aotgen.schedule.conv2d_direct import (
     alias,
     channel_loops,
@@ -41,6 +41,7 @@ from aotgen.schedule.conv2d_direct import (
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import Axis, Dense, terms
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
+from aotgen.schedule.depthwise_tile import tile_fits
 from aotgen.schedule.fused import Fused, fused_needs, make_fused
 from aotgen.schedule.fused_rows_chain import (
     DEPTHWISE,

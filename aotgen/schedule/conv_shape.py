@@ -82,6 +82,13 @@ class ConvShape:
         low = min(low, self.out[axis])
         return low, max(low, min(high, self.out[axis]))
 
+    def reach(self, axis: int, outputs: int = 1) -> int:
+        """Inputs along an axis from the first to the last that so many neighbouring outputs read,
+        those between dilated taps included.
+        """
+        window = (self.kernel[axis] - 1) * self.dilation[axis] + 1
+        return (outputs - 1) * self.stride[axis] + window
+
     @property
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.groups == self.channels == self.outputs

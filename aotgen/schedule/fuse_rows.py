@@ -122,7 +122,7 @@ def _best_cut(
             chain = chain_of(_merged(run), target)
             if chain is not None:
                 parts = alone[end - size : end]
-                seconds, exact = _merged_seconds(run, parts, target, measured)
+                seconds, exact = _merged_seconds(run, parts, target, measured, blocks)
                 seconds /= _limit(run, chain, graph, target, exact)
                 before, cut = best[end - size]
                 found.append((before + seconds, [*cut, run]))
@@ -136,22 +136,42 @@ def _best(group: Group, target: Target, measured: Measured | None, blocks: bool)
 
 
 def _merged_seconds(
-    run: Sequence[Group], parts: Sequence[Choice], target: Target, measured: Measured | None
+    run: Sequence[Group],
+    parts: Sequence[Choice],
+    target: Target,
+    measured: Measured | None,
+    blocks: bool,
 ) -> tuple[float, bool]:
     """Of the run as one Group, on the scale of its ``parts``, and whether they are measured. They
-    are where all its parts are, too; else the models, which err alike, say what share of their time
-    it takes.
+    are where all its parts are, too; else the models, which err alike, say what share of its parts'
+    time it takes by default. What tuning gains for the parts says nothing of it, nor the reverse.
     """
     group = _merged(run)
     merged = _best(group, target, measured, False)
     # The times of a tuned part in another layout stand on a measured one.
     if merged.measured and all(part.measured or part.source == "tuned" for part in parts):
         return merged.seconds, True
-    modelled = [
-        part.template.cost(g, target, part.config) for g, part in zip(run, parts, strict=True)
-    ]
-    share = merged.template.cost(group, target, merged.config) / sum(modelled)
-    return share * sum(part.seconds for part in parts), False
+    usual = [_best(g, target, None, blocks) for g in run]
+    known = [_seconds_of(u, g, target, measured, blocks) for u, g in zip(usual, run, strict=True)]
+    seconds = [p.seconds if s is None else s for s, p in zip(known, parts, strict=True)]
+    default = merged.template.default(group, target)
+    cost = merged.template.cost(group, target, default)
+    before = measured(group, merged.template, default) if measured is not None else None
+    if merged.measured and before is not None:
+        cost *= merged.seconds / before
+    return cost / sum(u.seconds for u in usual) * sum(seconds), False
+
+
+def _seconds_of(
+    choice: Choice, group: Group, target: Target, measured: Measured | None, blocks: bool
+) -> float | None:
+    """Of one of a group's alternatives beside the measured ones; None when it is none of them."""
+    template, config = choice.template, choice.config
+    known = measured(group, template, config) if measured is not None else None
+    if known is not None:
+        return known
+    others = alternatives(group, target, measured, blocks)
+    return next((c.seconds for c in others if (c.template, c.config) == (template, config)), None)
 
 
 def _limit(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from aotgen.ir.graph import Group, Node
-from aotgen.schedule.conv2d_depthwise import MAX_TAPS, Window, window_of
 from aotgen.schedule.conv2d_direct import why_not
 from aotgen.schedule.conv_shape import ConvShape
+from aotgen.schedule.depthwise_tile import MAX_TAPS, Window, window_of
 from aotgen.schedule.group_memo import per_group
 from aotgen.target.target import Target
 
@@ -52,11 +52,11 @@ class Chain:
     @property
     def reach(self) -> int:
         """Input rows that one output row reads, those between dilated taps included."""
-        return (self.shape.kernel[1] - 1) * self.shape.dilation[1] + 1
+        return self.shape.reach(1)
 
     def window_rows(self, rows: int) -> int:
         """Input rows of ``rows`` output rows."""
-        return (rows - 1) * self.shape.stride[1] + self.reach
+        return self.shape.reach(1, rows)
 
     @property
     def ring_row(self) -> int:

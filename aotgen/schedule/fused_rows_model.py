@@ -14,13 +14,15 @@ from functools import lru_cache
 from aotgen.schedule.base import Config, Knob, KnobValue
 from aotgen.schedule.blocking import Problem, dense_config, predicted_seconds
 from aotgen.schedule.cache_model import block_loop_seconds, layout_cycles
-from aotgen.schedule.conv2d_depthwise import Window, depthwise_tiles, tile_cycles
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import DenseConfig
+from aotgen.schedule.depthwise_tile import Window, depthwise_tiles, tile_cycles
 from aotgen.schedule.fused_rows_chain import EXPAND, PROJECT, Chain
 from aotgen.schedule.layouts import X_LAYOUT, layout_of
 from aotgen.schedule.tiles import (
+    L2_SEEN,
     MAX_PIXELS,
+    RESIDENT,
     core_model,
     padded,
     registers,
@@ -42,16 +44,10 @@ RAM_LOSS = 0.05
 STEP_CYCLES = 60
 """Of one step beside its stages: calls, bounds."""
 
-FITS_L2 = 0.6
-"""Share of L2 that ring, strip and weights may take and still be found there."""
-
 RESTREAM = 0.6
 """Share of the time of fetching a panel from L2 again that arithmetic does not hide: other than a
 stream of weights it comes in a burst, at each step's begin.
 """
-
-READ = 0.3
-"""The same of streams that arithmetic goes along with (as in ``aotgen.schedule.blocking``)."""
 
 DENSE_KNOBS = ("ow_tile", "nr", "oc_block", "k_unroll")
 
@@ -106,7 +102,7 @@ def _dense_seconds(
     if blocks and target.isa != "neon":
         seconds += block_loop_seconds(problem, c, target)
     weights = _weight_bytes(problem, target)
-    if weights > FITS_L2 * target.l1_bytes and (c.block or not kept):
+    if weights > RESIDENT * target.l1_bytes and (c.block or not kept):
         core = core_model(target)
         rate = core.l2 if kept else core.far
         seconds += RESTREAM * problem.outer * weights / rate / core.ghz * 1e-9
@@ -252,7 +248,8 @@ def chain_seconds(chain: Chain, config: Config, target: Target) -> float:
         c = dense_stage_config(config, name, target)
         found = _dense_seconds(problem, c, target, blocks=blocks, kept=kept)
         if name == EXPAND:  # each thread begins with the rows of a window that another has, too
-            found *= 1 + (target.threads - 1) * (chain.reach - shape.stride[1]) / shape.size[1]
+            overlap = max(0, chain.reach - shape.stride[1])
+            found *= 1 + (target.threads - 1) * overlap / shape.size[1]
         seconds += found
     cycles = _depthwise_cycles(chain, config, target, kept)
     cycles += shape.batch * steps_of(chain, rows) * STEP_CYCLES
@@ -265,7 +262,7 @@ def _fits_l2(chain: Chain, config: Config, target: Target) -> bool:
     names = [name for name in (EXPAND, PROJECT) if name in chain.stages]
     weights = sum(_weight_bytes(stage_problem(chain, n, rows, target), target) for n in names)
     sharers = target.threads if target.has_neon else 1
-    return scratch_bytes(chain, config) * sharers + weights <= FITS_L2 * target.l2_bytes
+    return scratch_bytes(chain, config) * sharers + weights <= RESIDENT * target.l2_bytes
 
 
 def _depthwise_cycles(chain: Chain, config: Config, target: Target, kept: bool) -> float:
@@ -284,8 +281,8 @@ def _depthwise_cycles(chain: Chain, config: Config, target: Target, kept: bool) 
     cycles += written / (near if chain.project is not None else arena)
     if chain.expand is not None:
         x = ConvShape.of(chain.expand.nodes[0])
-        if _map_bytes(x, x.size) > FITS_L2 * target.l2_bytes:
-            cycles += _map_bytes(x, x.size) * (1 / core.far - READ / core.l2)
+        if _map_bytes(x, x.size) > RESIDENT * target.l2_bytes:
+            cycles += _map_bytes(x, x.size) * (1 / core.far - L2_SEEN / core.l2)
         window, overlap = chain.window_rows(rows), max(0, chain.reach - shape.stride[1])
         apart = 1 + (ring_rows(chain, config) - window) // (rows * shape.stride[1])
         moves = shape.batch * steps_of(chain, rows) / apart

@@ -88,7 +88,6 @@ class Int8Depthwise(ConstantWeights):
     def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
         shape, tile = ConvShape.of(as_conv(group.nodes[0])), config.int("tile")
         fours = len(_fours(shape.kernel[1]))
-        columns = (tile - 1) * shape.stride[2] + (shape.kernel[2] - 1) * shape.dilation[2] + 1
         return {
             **common_features(self, group, target, config),
             **window_features(
@@ -98,7 +97,7 @@ class Int8Depthwise(ConstantWeights):
                 vectors=4,
                 live=min(target.vector_registers, _live(tile)),
                 operations=4.0 * tile * fours * shape.kernel[2],
-                loads=float(columns * shape.kernel[1]),
+                loads=float(shape.reach(2, tile) * shape.kernel[1]),
                 channels=4 * target.vl,
                 size=1,
             ),

@@ -194,7 +194,7 @@ class CopiedRows:
         left = min(shape.begin[2], width)
         inside = max(0, min(shape.size[2], width - left))
         return cls(
-            span=(shape.kernel[1] - 1) * shape.dilation[1] + 1,
+            span=shape.reach(1),
             row=width * shape.channels,
             size_h=shape.size[1],
             begin_h=shape.begin[1],
@@ -211,8 +211,7 @@ class CopiedRows:
 
 def reach(shape: ConvShape, axis: int) -> int:
     """Elements from the first to the last that any window reads along a spatial axis."""
-    window = (shape.kernel[axis] - 1) * shape.dilation[axis]
-    return (shape.out[axis] - 1) * shape.stride[axis] + window + 1
+    return shape.reach(axis, shape.out[axis])
 
 
 def lane_channels(vectors: int, vl: int) -> npt.NDArray[np.intp]:

@@ -233,6 +233,11 @@ def copy_seconds(value: Value, producer: Need, consumer: Need, target: Target) -
         plain = Need(unit_inner=consumer.unit_inner, dense=consumer.dense)
         if not (producer.dense and consumer.border) and plain.met_by(view):
             return 0.0
+    return moved_seconds(value, target)
+
+
+def moved_seconds(value: Value, target: Target) -> float:
+    """Modelled cost of reading a value and writing it in another layout."""
     core = core_model(target)
     moved = 2 * value.type.nbytes
     # In L2 a copy stays only where both sides leave room for what else lives; one side's lines lie

@@ -153,6 +153,15 @@ class CoreModel:
     ghz: float
 
 
+RESIDENT = 0.6
+"""Share of a cache that a working set may take and still be found there."""
+
+L2_SEEN = 0.3
+"""Share of the time of a stream from L2 that arithmetic does not hide."""
+
+FAR_SEEN, FAR_PREFETCHED = 0.5, 0.15
+"""The same of weights from behind L2, without and with prefetching."""
+
 _X86 = CoreModel(2.0, 2.0, 6.0, 4.0, 100.0, 48.0, 8.0, 3.0)
 _MODELS = {
     "avx512": _X86,

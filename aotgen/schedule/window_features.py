@@ -35,7 +35,7 @@ def window_features(
     rows, cols = min(tile[0], shape.out[1]), min(tile[1], shape.out[2])
     heights, widths = split_even(shape.out[1], rows), split_even(shape.out[2], cols)
     across = channels or shape.channels
-    down_reach, right_reach = reach(shape, 1, rows), reach(shape, 2, cols)
+    down_reach, right_reach = shape.reach(1, rows), shape.reach(2, cols)
     calls = sum(r.count for r in heights) * sum(r.count for r in widths) * shape.batch
     outputs = rows * cols * vectors
     band = down_reach * shape.size[2] * across * size
@@ -69,9 +69,3 @@ def window_features(
         "loads_an_output": loads / outputs,
         "log2_pixel_power": log2(pixel & -pixel),
     }  # fmt: skip
-
-
-def reach(shape: ConvShape, axis: int, outputs: int) -> int:
-    """Inputs along an axis that so many neighbouring outputs read from."""
-    first_to_last = (outputs - 1) * shape.stride[axis]
-    return first_to_last + (shape.kernel[axis] - 1) * shape.dilation[axis] + 1

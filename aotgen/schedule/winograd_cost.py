@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from aotgen.schedule.blocking import FEWEST_LINES
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import DenseConfig
+from aotgen.schedule.dense import LINE_FLOATS, DenseConfig
 from aotgen.schedule.tiles import (
+    FAR_PREFETCHED,
+    FAR_SEEN,
+    L2_SEEN,
     MAX_PIXELS,
+    RESIDENT,
     CoreModel,
     core_model,
     registers,
@@ -23,18 +28,17 @@ from aotgen.target.target import Target
 MAX_VECTORS = 6
 """Vectors of output channels of a register tile."""
 
-HIDDEN, SEEN = 0.15, 0.5
-"""Shares of the time of a stream of weights from behind L2 that are seen, with and without
-prefetching.
+SCRATCH_SEEN = 0.25
+"""Share of the time of scratch beyond L2 that arithmetic does not hide: it is written and read in
+order.
 """
-SCRATCH = 0.25
-"""The same for scratch, which is written and read in order."""
 
 MOST_SCRATCH = 8
 """Scratch of a block, in L2 caches; large ones pay where weights are larger still."""
 
 TILE_BLOCKS = (4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 49, 56, 64, 98, 128)
 DEPTH_BLOCKS = (1, 2, 4, 8, 16)
+"""Tiles of a frame, and frames, that blocks are cut to about."""
 
 INPUT_OPERATIONS = {2: 32 + 32, 4: 144 + 132}
 OUTPUT_OPERATIONS = {2: 24 + 28, 4: 90 + 86}
@@ -62,7 +66,7 @@ def _cycles(t: Tiling, c: DenseConfig, target: Target) -> tuple[float, float]:
     core = core_model(target)
     streamed = _streamed_bytes(t, target) / core.far
     cycles = _product_cycles(t, c, target) + _transform_cycles(t, core)
-    cycles += streamed * (HIDDEN if c.next_lines else SEEN)
+    cycles += streamed * (FAR_PREFETCHED if c.next_lines else FAR_SEEN)
     return cycles + _near_cycles(t, c, target, core), streamed
 
 
@@ -99,7 +103,7 @@ def _weight_bytes(t: Tiling) -> int:
 def _streamed_bytes(t: Tiling, target: Target) -> float:
     """Weights from behind L2: all of them once, or for every block where L2 does not hold them."""
     weights = _weight_bytes(t)
-    held = weights + t.scratch_bytes <= 0.6 * target.l2_bytes
+    held = weights + t.scratch_bytes <= RESIDENT * target.l2_bytes
     return weights if held else weights * t.blocks
 
 
@@ -107,16 +111,16 @@ def _near_cycles(t: Tiling, c: DenseConfig, target: Target, core: CoreModel) -> 
     """Cycles that operands from L2 add, and scratch beyond it."""
     cycles = 0.0
     again = _weight_bytes(t) * t.blocks - _streamed_bytes(t, target)
-    cycles += 0.3 * again / core.l2
+    cycles += L2_SEEN * again / core.l2
     moved = 2 * t.scratch_bytes * t.blocks
-    near = t.scratch_bytes <= 0.6 * target.l2_bytes
-    cycles += 0.3 * moved / core.l2 if near else SCRATCH * moved / core.far
+    near = t.scratch_bytes <= RESIDENT * target.l2_bytes
+    cycles += L2_SEEN * moved / core.l2 if near else SCRATCH_SEEN * moved / core.far
     if c.block:
         read, volume = 4 * t.rows * t.steps, -(-t.outputs // (c.vectors * t.vl))
     else:
         read, volume = 4 * t.steps * t.outputs, -(-t.rows // c.oh_tile) - 1
-    if read > 0.6 * target.l1_bytes:
-        cycles += 0.3 * t.points * t.blocks * volume * read / core.l2
+    if read > RESIDENT * target.l1_bytes:
+        cycles += L2_SEEN * t.points * t.blocks * volume * read / core.l2
     return cycles
 
 
@@ -128,8 +132,8 @@ def _orders(t: Tiling, mr: int, vectors: int, target: Target) -> Iterator[DenseC
         return
     yield DenseConfig(mr, 1, vectors, 1, 0, unroll)
     tiles = -(-t.rows // mr)
-    lines = vectors * t.vl * 4 / 64 * unroll / tiles
-    if lines >= 0.2 and 4 * t.steps * t.outputs * t.points > target.l2_bytes // 2:
+    lines = vectors * t.vl / LINE_FLOATS * unroll / tiles
+    if lines >= FEWEST_LINES and 4 * t.steps * t.outputs * t.points > target.l2_bytes // 2:
         yield DenseConfig(mr, 1, vectors, 1, 0, unroll, _power(lines))
 
 

@@ -35,7 +35,7 @@ class Progress(Protocol):
     @property
     def value(self) -> float:
         """Seconds of a run of the model that the next round may save: calls x best time x expected
-        gain; inf before there is a time.
+        gain; inf before the first round.
         """
 
 

@@ -25,6 +25,7 @@ from functools import cached_property
 from pathlib import Path
 
 from aotgen.builder import first_error
+from aotgen.cache import cache_folder
 from aotgen.codegen.environment import render
 from aotgen.errors import ToolchainError
 from aotgen.target.board import Board
@@ -68,14 +69,6 @@ class Built:
     failures: dict[int, str]
 
 
-def cache_folder() -> Path:
-    """Where this user's programs keep what can be made again."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification wants relative ones ignored.
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "aotgen" / "tune"
-
-
 class Builder:
     """Builds for one board with one compiler."""
 
@@ -92,7 +85,7 @@ class Builder:
             board: whose compiler and flags are used.
             compiler: as ``toolchain.compiler_of``.
             jobs: compilers that run at a time; None is one for each core.
-            cache: folder for objects; None is ``cache_folder()``.
+            cache: folder for objects; None is one of this user's.
             flags: further ones of compiler and linker.
 
         Raises:
@@ -113,7 +106,7 @@ class Builder:
         ]
         self.hits = self.misses = 0
         self._jobs = jobs or os.cpu_count() or 1
-        self._cache = _Cache(cache or cache_folder())
+        self._cache = _Cache(cache or cache_folder() / "tune")
 
     def build(self, bundle: Bundle, folder: Path) -> Built:
         """Build a bundle.

@@ -88,11 +88,6 @@ class Case:
     rows: int
     cut: int
 
-    @property
-    def memory_bytes(self) -> int:
-        """Of all its buffers."""
-        return sum(b.bytes for b in self.buffers)
-
 
 @dataclass(frozen=True)
 class Unit:

@@ -206,7 +206,7 @@ class ClusterMeasurer:
     def _submit(self, candidates: tuple[Candidate, ...], flight: _Flight) -> Iterator[Outcome]:
         """Render candidates and give them to the scheduler; those that failed at once."""
         bundle, failed = self._bundler.bundle(candidates)
-        yield from (outcome for _, outcome in failed)
+        yield from (replace(outcome, kind=self.kind) for _, outcome in failed)
         kept = [
             c for c, member in zip(candidates, bundle.members, strict=True) if member is not None
         ]
@@ -253,8 +253,10 @@ class ClusterMeasurer:
         if isinstance(error, KilledWorker):
             yield from self._given_up(error.allowed_failures + 1, part, flight)
             return
-        if isinstance(error, ImportError | AttributeError) and (present := self._look()):
-            self._probe(list(present))  # says which worker lacks what
+        if isinstance(error, ImportError | AttributeError):
+            if present := self._look():
+                self._probe(list(present))  # says which worker lacks what
+            raise _without_aotgen("a worker that is gone", error) from error
         if error is None:
             report: Report = future.result()
         elif isinstance(error, VersionError):
@@ -370,10 +372,7 @@ class ClusterMeasurer:
             if isinstance(found, AotgenError):
                 raise worker.of_worker(found, address)
             if isinstance(found, ImportError | AttributeError):
-                raise BoardError(
-                    f"worker {address} has no aotgen, or another version: {found}",
-                    remedy="install the version of this computer there",
-                )
+                raise _without_aotgen(f"worker {address}", found)
             if isinstance(found, Exception):
                 raise BoardError(f"worker {address} does not answer: {found}")
             kinds[address] = found
@@ -448,6 +447,13 @@ def _connect(scheduler: str, seconds: float) -> distributed.Client:
         raise UsageError(
             f"scheduler {scheduler!r} is malformed: {error}", remedy="use tcp://host:8786"
         ) from error
+
+
+def _without_aotgen(who: str, error: Exception) -> BoardError:
+    return BoardError(
+        f"{who} has no aotgen, or another version: {error}",
+        remedy="install the version of this computer there",
+    )
 
 
 def missing_distributed() -> UsageError:

@@ -144,6 +144,8 @@ class Device:
         self.sentinel_ns = 0.0
         """The sentinel's lowest time so far."""
         self._board: dict[str, float] = {}
+        self._reached = False
+        """Whether a program ever started there: patience is for a board that was lost."""
 
     def run(
         self, program: Path, files: Sequence[Path], count: int, abandon_s: Mapping[int, float]
@@ -160,7 +162,7 @@ class Device:
             (number of the case in the program, result), as they come.
 
         Raises:
-            BoardError: the board is gone for good, or its disk is full.
+            BoardError: the board is gone for good or was never there, or its disk is full.
         """
         todo = list(range(count))
         breaks: Counter[int] = Counter()
@@ -172,12 +174,13 @@ class Device:
             cases = ",".join(_case(n, abandon_s.get(n, 0.0)) for n in todo)
             words: list[Argument] = [*self.options.words(cases, self.sentinel_ns), *uploads]
             yield from self._follow(program, words, len(todo), todo, seen)
+            self._reached = self._reached or seen.started
             if seen.error is None:
                 if todo:
                     raise BoardError(f"{program.name} ended before its last candidate")
                 return
             sound = not isinstance(seen.error, LinkError)
-            if sound and not seen.started:
+            if not seen.started and (sound or not self._reached):
                 raise seen.error  # nothing that another attempt would change
             culprit = seen.under_way
             if culprit not in todo:

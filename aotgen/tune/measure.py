@@ -132,11 +132,26 @@ def make_measurer(
     specs = runner.split(",") if runner else [None]
     if not all(spec is None or spec.strip() for spec in specs):
         raise UsageError(f"runner {runner!r} is malformed", remedy="use ssh://a,ssh://b")
-    measurers = [
-        BoardMeasurer(board, runner_for(spec.strip() if spec else None, board), options)
-        for spec in specs
-    ]
-    return measurers[0] if len(measurers) == 1 else PoolMeasurer(measurers)
+    with ExitStack() as opened:
+        measurers = []
+        for spec in specs:
+            measurers.append(board_measurer(board, spec.strip() if spec else None, options))
+            opened.callback(measurers[-1].close)
+        made = measurers[0] if len(measurers) == 1 else PoolMeasurer(measurers)
+        opened.pop_all()
+        return made
+
+
+def board_measurer(
+    board: Board, runner: str | None = None, options: MeasureOptions | None = None
+) -> BoardMeasurer:
+    """The measurer for one board; see ``make_measurer``."""
+    place = runner_for(runner, board)
+    try:
+        return BoardMeasurer(board, place, options)
+    except BaseException:
+        place.close()
+        raise
 
 
 class BoardMeasurer:
@@ -233,7 +248,7 @@ class BoardMeasurer:
                 more = index + 1 < len(parts)
                 if more and self._overlaps:
                     ready = ahead.submit(self._prepare, parts[index + 1])
-                yield from (outcome for _, outcome in failed)
+                yield from (replace(outcome, kind=self.kind) for _, outcome in failed)
                 for number, result in self._run(bundle, built):
                     for candidate, member in zip(part, bundle.members, strict=True):
                         if member == number:

@@ -63,7 +63,7 @@ class Tunable:
         self.options = options = replace(options, requant=requant_of(model, options.requant))
         self.target = target_of(board, options)
         if self.target.device != "cpu":
-            raise UsageError("kernels of a GPU cannot be tuned yet", remedy="use --device cpu")
+            raise UsageError("kernels of a GPU cannot be tuned yet", remedy='use device="cpu"')
         graph = self.graph(progress)
         progress("finding the tasks")
         self._constant_bytes = sum(v.type.nbytes for v in graph.constants())
@@ -232,11 +232,11 @@ def run_tuning(
     start = time.monotonic()
     shown = display or TuneDisplay()
     book = Journal(journal)
-    book.records()
-    if book.skipped:
-        shown.note(f"warning: {skipped_text(journal, book.skipped)}")
-    book.check_writable()
     try:
+        book.records()
+        if book.skipped:
+            shown.note(f"warning: {skipped_text(journal, book.skipped)}")
+        book.check_writable()
         timing = tunable.rotating(measuring)
         with closing(_measurer(tunable.board, runner, scheduler, timing)) as measurer:
             session = Session(

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from aotgen.ir.graph import Graph, Group
-from aotgen.schedule.base import Config, ScheduleError, Template
-from aotgen.schedule.plan import Proposal
+from aotgen.schedule.base import Config, Need, ScheduleError, Template
+from aotgen.schedule.plan import Proposal, moved_seconds
 from aotgen.target.target import Target
 from aotgen.tune.journal import Ranked, Record, by_task, ranked
 from aotgen.tune.outcome import Kind
 from aotgen.tune.task import (
     Point,
     Task,
+    dense_view,
     has_choice,
     kernel_hash,
     key_of,
@@ -62,11 +63,16 @@ class Tuned:
         if found is None:
             return None
         if found.record.point.config == config:
-            return found.seconds * _scale_of(best)
-        if config != template.default(group, self._target):
+            seconds: float | None = found.seconds * _scale_of(best)
+        elif config == template.default(group, self._target):
+            canonical = template.canonical(group, self._target, config)
+            point = Point(template.name, canonical)
+            seconds = self._default_seconds(self.key(group), point, best)
+        else:
             return None
-        canonical = template.canonical(group, self._target, config)
-        return self._default_seconds(self.key(group), Point(template.name, canonical), best)
+        if seconds is None:
+            return None
+        return seconds + copies_seconds(group, self._target, self._orders, template, config)
 
     def _default_seconds(self, key: str, point: Point, best: dict[str, Ranked]) -> float | None:
         """Of a point on the scale of ``best``; None without a record that holds."""
@@ -186,6 +192,25 @@ def best_by_template(task: Task, records: Sequence[Record]) -> dict[str, Ranked]
         if point.template not in found and holds(task, candidate.record):
             found[point.template] = candidate
     return found
+
+
+def copies_seconds(
+    group: Group,
+    target: Target,
+    orders: Mapping[str, tuple[int, ...]],
+    template: Template,
+    config: Config,
+) -> float:
+    """Modelled seconds of the copies of what lies in memory in another order than a config reads:
+    what it takes alone is without them.
+    """
+    needs = template.needs(group, target, config)
+    return sum(
+        moved_seconds(value, target)
+        for value in group.activations
+        if (order := orders.get(value.name)) is not None
+        and not needs.get(value.name, Need()).met_by(dense_view(value, order))
+    )
 
 
 def _scale_of(best: Mapping[str, Ranked]) -> float:

@@ -206,10 +206,14 @@ class TaskState:
 
     @property
     def value(self) -> float:
-        """Seconds of a run of the model that another round may save."""
+        """Seconds of a run of the model that another round may save. A task none of whose
+        candidates works is worth less with each, or it would get all that is left.
+        """
         best = self.best_seconds
-        if not self.started or best is None:
+        if not self.started:
             return math.inf
+        if best is None:
+            return float(self.weight * 0.5 ** (self.trials / 16))
         return self.task.calls * best * self.tuner.expected_gain()
 
     def start(self, options: SearchOptions, history: Sequence[Record]) -> None:

@@ -33,7 +33,7 @@ class Task:
     Attributes:
         key: 16 hexadecimal digits, a hash of ``text``.
         text: what the key stands for: ops, attributes, types, memory order, target.
-        title: short, for people: "conv 3x3 1x56x56x64 -> 64, relu".
+        title: short, for people: "conv 3x3 1x56x56x64 -> 1x56x56x64 + relu".
         group: the first Group of the model that it stands for, with constants of the task's own.
         target: what kernels are rendered for.
         layers: names of all Groups of the model that it stands for.
@@ -90,11 +90,15 @@ class Task:
             written = value in self.group.outputs
             need = out if written else needs.get(value.name, Need())
             order = self.orders.get(value.name)
-            if order is None or need.layout != "strided" or not need.met_by(_dense(value, order)):
+            if (
+                order is None
+                or need.layout != "strided"
+                or not need.met_by(dense_view(value, order))
+            ):
                 view, origin, elements = root_view(value, need.border, need.block)
                 made[value.name] = view, elements, origin
             else:
-                made[value.name] = _dense(value, order), value.type.numel or 1, 0
+                made[value.name] = dense_view(value, order), value.type.numel or 1, 0
         return made
 
     def kernel(self, template: Template, config: Config) -> Kernel:
@@ -323,7 +327,7 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
-def _dense(value: Value, order: tuple[int, ...]) -> View:
+def dense_view(value: Value, order: tuple[int, ...]) -> View:
     """The view of a value without gaps whose axes lie in this order in memory."""
     strides = [0] * len(value.shape)
     step = 1

@@ -25,7 +25,7 @@ from aotgen.runner.select import runner_for
 from aotgen.target.board import Board, load_board
 from aotgen.tune.bundle import Bundle
 from aotgen.tune.device import CaseResult
-from aotgen.tune.measure import BoardMeasurer, MeasureOptions
+from aotgen.tune.measure import BoardMeasurer, MeasureOptions, board_measurer
 from aotgen.tune.outcome import Kind
 from aotgen.tune.scratch import own_folder
 
@@ -364,7 +364,7 @@ def _measurer(board: Board, options: MeasureOptions) -> BoardMeasurer:
                 f"it is a {here.isa} computer of another kind than the client's {board.isa}",
                 remedy="name the board of both with --board",
             )
-    return BoardMeasurer(board, runner_for(_runner(), board), options)
+    return board_measurer(board, _runner(), options)
 
 
 def _runner() -> str | None:

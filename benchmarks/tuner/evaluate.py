@@ -70,7 +70,7 @@ NOTES = {
 }
 
 
-def trials_to_goal(tuner: Tuner, table: Table, task: object, batch: int) -> int:
+def trials_to_goal(tuner: Tuner, table: Table, batch: int) -> int:
     """Trials until the first point within 95 % of the table's best."""
     goal, count = table.goal, 0
     while points := tuner.propose(batch):
@@ -78,9 +78,8 @@ def trials_to_goal(tuner: Tuner, table: Table, task: object, batch: int) -> int:
             count += 1
             if table.seconds[point] <= goal:
                 return count
-        tuner.observe(
-            [Outcome(Candidate(task, p), "ok", table.seconds[p]) for p in points]  # type: ignore[arg-type]
-        )
+        # A search knows its space alone, no task.
+        tuner.observe([Outcome(Candidate(None, p), "ok", table.seconds[p]) for p in points])  # type: ignore[arg-type]
     raise RuntimeError(f"{table.layer}: the search ended before it had seen every point")
 
 
@@ -97,7 +96,7 @@ def run(name: str, layer: str, seed: int, batch: int, folder: Path, layers: tupl
         others = [r for other in layers if other != layer for r in _table(other, folder).rows()]
     if name == "xgb, permuted table":
         table = table.permuted(seed)
-    return trials_to_goal(CONTESTANTS[name](table, seed, others), table, None, batch)
+    return trials_to_goal(CONTESTANTS[name](table, seed, others), table, batch)
 
 
 def evaluate(

@@ -11,7 +11,8 @@ import models
 import pytest
 
 import aotgen
-from aotgen.bench import BenchInterrupted, BenchOptions, measure
+from aotgen.bench import BenchOptions, measure
+from aotgen.bench_result import BenchInterrupted
 from aotgen.cli.main import call
 from aotgen.errors import BoardError, UsageError
 from aotgen.runner.base import DEFAULT_TIMEOUT_S, Argument, RunResult

@@ -11,9 +11,11 @@ from pathlib import Path
 import models
 import pytest
 
+import aotgen
 from aotgen.cli import main
 from aotgen.cli.main import call
-from aotgen.errors import BoardError
+from aotgen.errors import BoardError, UsageError
+from aotgen.report.tuning import TuneDisplay
 from aotgen.tune import run
 from aotgen.tune.journal import Journal
 from aotgen.tune.outcome import Candidate
@@ -137,6 +139,19 @@ def test_interrupted_before_the_search(
     monkeypatch.setattr(run, "Tunable", stop)
     assert tune(model) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "aotgen: error: interrupted"
+
+
+def test_the_terminal_is_given_back(model: Path) -> None:
+    """A display in place hides the cursor; also a run that fails at once must close it."""
+    closed = []
+
+    class Display(TuneDisplay):
+        def close(self) -> None:
+            closed.append(True)
+
+    with pytest.raises(UsageError, match="is no journal"):
+        aotgen.tune(model, board="host-scalar", journal=model, display=Display())
+    assert closed
 
 
 def test_a_lost_board(
@@ -313,6 +328,8 @@ class TestJournal:
         assert call(["journal", "plot", str(file), "-o", str(out)]) == 0
         first = out.read_bytes()
         assert first.startswith(starts[suffix])
+        assert call(["journal", "plot", str(file), "-o", str(out)]) == 0
+        assert out.read_bytes() == first
 
     def test_plot_mistakes(
         self,

@@ -31,6 +31,9 @@ ISA_FLAGS = {
     "neon_armv7": ["-mcpu=cortex-a53", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"],
 }
 
+UNTOUCHED = 7777.0
+"""Of outputs before a kernel runs."""
+
 
 def flags_of(isa: str) -> list[str]:
     return ISA_FLAGS[isa]
@@ -153,7 +156,7 @@ def build(case: Case, target: Target) -> Built:
             view, size, start = layouts[arg.value.name]
             data = np.zeros(size, np.float32)
             if arg.is_output:
-                data[:] = 7777.0
+                data[:] = UNTOUCHED
             else:
                 target_view = elements(data[start:], view)
                 if case.gap:

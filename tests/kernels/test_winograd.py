@@ -4,22 +4,20 @@ rounding errors.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kernels.gaps import check_gaps
 from kernels.harness import (
     Case,
     build,
     check_cases,
-    compile_program,
     conv_case,
     followed_by,
     run_cases,
-    write_blocks,
 )
 from kernels.test_kernels import (
     check_emulated,
@@ -198,22 +196,7 @@ def test_rows_in_pieces_give_the_same_bytes(threads: int, tmp_path: Path) -> Non
 
 def test_gaps_between_pixels_stay_untouched(tmp_path: Path) -> None:
     """A kernel that writes a concat member must not write its neighbours."""
-    cases = [c for c in all_cases() if c.gap]
-    target = target_of("scalar")
-    built = [build(c, target) for c in cases]
-    exe = compile_program(built, target, tmp_path, "gcc", ("-O1",))
-    write_blocks(built, tmp_path / "in.bin")
-    subprocess.run([str(exe), str(tmp_path / "in.bin"), str(tmp_path / "out.bin")], check=True)
-    raw = np.fromfile(tmp_path / "out.bin", np.float32)
-    at = 0
-    for b in built:
-        block = next(x for x in b.blocks if x.output)
-        data = raw[at : at + block.data.size].copy()
-        at += block.data.size
-        strides = [4 * s for s in b.out_view.strides]
-        inside = np.lib.stride_tricks.as_strided(data[block.start :], b.out_view.shape, strides)
-        inside[...] = 7777.0
-        assert (data == 7777.0).all(), b.case.name
+    check_gaps([c for c in all_cases() if c.gap], target_of("scalar"), tmp_path)
 
 
 def test_errors_are_as_expected(tmp_path: Path) -> None:

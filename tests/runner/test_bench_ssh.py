@@ -11,7 +11,8 @@ import models
 import pytest
 
 import aotgen
-from aotgen.bench import BenchInterrupted, BenchOptions
+from aotgen.bench import BenchOptions
+from aotgen.bench_result import BenchInterrupted
 from support import require_tool
 from tests.runner.loopback import Board, Proxy, wait_for
 from tests.sysfs_tree import SysfsTree

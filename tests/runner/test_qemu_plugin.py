@@ -458,10 +458,24 @@ def test_emulators_that_cannot_count(
         pass
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"l2_ways": 0}, "1048576 bytes are no whole number of sets of 0 lines .* l2_ways"),
+        ({"l1_bytes": 32100}, "32100 bytes are no whole number of sets of 2 lines of 64 .* l1_b"),
+    ],
+)
+def test_caches_that_are_none(pi: Board, change: dict[str, int], words: str) -> None:
+    place = QemuRunner(pi)
+    cluster = replace(pi.clusters[0], **change)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words), place.counting(cluster):
+        pass
+
+
 def test_building_the_plugin(pi: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator = QemuRunner(pi).prefix[0]
     cluster = pi.clusters[0]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache, of mine"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache, a=b"))
     code = (
         "import sys\nfrom pathlib import Path\nfrom aotgen.runner.qemu_plugin import plugin_words\n"
         "from aotgen.target.board import load_board\n"
@@ -470,8 +484,8 @@ def test_building_the_plugin(pi: Board, tmp_path: Path, monkeypatch: pytest.Monk
     argv = [sys.executable, "-c", code, emulator]
     both = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = {process.communicate()[0] for process in both}
-    assert len(said) == 1 and "cache,, of mine" in said.pop()
-    files = sorted(p.name for p in (tmp_path / "cache, of mine/aotgen").iterdir())
+    assert len(said) == 1 and "cache,, a=b" in said.pop()
+    files = sorted(p.name for p in (tmp_path / "cache, a=b/aotgen").iterdir())
     assert len(files) == 2 and files[1] == "insn_cost.lock"
     source = a64(f" {START}\n nop\n {STOP}")
     assert regions(pi, build(tmp_path, "aarch64-linux-gnu", source))[0].instructions == 1

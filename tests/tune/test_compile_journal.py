@@ -117,6 +117,10 @@ def _illegal(r: Record) -> Record:
     return replace(r, config=knobs) if r.seconds == 1e-6 else r
 
 
+def _unsigned(r: Record) -> Record:
+    return replace(_illegal(r), kernel="") if r.seconds == 1e-6 else r
+
+
 def _truth(r: Record) -> Record:
     """Knobs that equal legal ones, of another type."""
     knobs = {name: bool(value) if value in (0, 1) else value for name, value in r.config.items()}
@@ -135,7 +139,9 @@ def _foreign(r: Record) -> Record:
     return replace(r, template="pool2d") if r.seconds == 1e-6 else r
 
 
-@pytest.mark.parametrize("change", [_worse, _illegal, _truth, _renamed, _retired, _foreign])
+@pytest.mark.parametrize(
+    "change", [_worse, _illegal, _unsigned, _truth, _renamed, _retired, _foreign]
+)
 def test_records_that_do_not_hold_are_passed_over(
     model: Path, change: Callable[[Record], Record]
 ) -> None:

@@ -21,7 +21,7 @@ from aotgen.runner.base import Argument, LinkError, RunResult
 from aotgen.runner.local import LocalRunner
 from aotgen.runner.output import LineReader
 from aotgen.runner.select import runner_for
-from aotgen.target.board import Board, load_board
+from aotgen.target.board import load_board
 from aotgen.tune import device
 from aotgen.tune.builder import _HEADERS, _SOURCES, Builder, _device_text
 from aotgen.tune.measure import BoardMeasurer, MeasureOptions
@@ -322,25 +322,38 @@ def test_a_candidate_that_takes_the_board_with_it(
 
 
 class Gone(LocalRunner):
-    """A board that fails before anything runs."""
+    """A board that fails before anything runs, from the bundle of this number on."""
 
-    def __init__(self, error: BoardError) -> None:
+    def __init__(self, error: BoardError, works: int = 0) -> None:
         super().__init__()
         self.error = error
+        self.works = works
         self.tries = 0
 
     def deploy(self, *programs: Path) -> None:
+        if self.works > 0:
+            self.works -= 1
+            return super().deploy(*programs)
         self.tries += 1
         raise self.error
 
 
 def test_a_board_that_is_gone(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "PAUSES_S", (0.01,))
-    runner = Gone(LinkError("nothing listens"))
-    options = MeasureOptions(patience=0.2)
-    with pytest.raises(BoardError, match="nothing listens"):
-        measured(BoardMeasurer(BOARD, runner, options, builder), planted(TASK, "right"))
+    runner = Gone(LinkError("nothing listens"), works=1)
+    measurer = BoardMeasurer(BOARD, runner, replace(QUICK, patience=0.2), builder)
+    with contextlib.closing(measurer):
+        assert [o.status for o in measurer.measure(planted(TASK, "right"))] == ["ok"]
+        with pytest.raises(BoardError, match="nothing listens"):
+            list(measurer.measure(planted(TASK, "right")))
     assert runner.tries > 3
+
+
+def test_a_board_that_was_never_there_is_told_at_once(builder: Builder) -> None:
+    runner = Gone(LinkError("nothing listens"))
+    with pytest.raises(BoardError, match="nothing listens"):
+        measured(BoardMeasurer(BOARD, runner, QUICK, builder), planted(TASK, "right"))
+    assert runner.tries == 1
 
 
 def test_a_full_disk_is_told_at_once(builder: Builder) -> None:
@@ -362,40 +375,36 @@ def test_whoever_stops_leaves_nothing(builder: Builder) -> None:
     assert folder is not None and not folder.exists()
 
 
-def test_lines_that_make_no_sense(builder: Builder, board: Board = BOARD) -> None:
-    class Babbling(LocalRunner):
-        def run(
-            self,
-            program: Path,
-            arguments: Sequence[Argument] = (),
-            timeout: float = 60.0,
-            on_line: LineReader | None = None,
-        ) -> RunResult:
-            assert on_line is not None
-            on_line("a profile says hello")
-            on_line('{"case":0,"status":"ok"}')
-            return RunResult("", "", 0.0)
+class Saying(LocalRunner):
+    """Runs nothing and says that a program printed some lines."""
 
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def run(
+        self,
+        program: Path,
+        arguments: Sequence[Argument] = (),
+        timeout: float = 60.0,
+        on_line: LineReader | None = None,
+    ) -> RunResult:
+        assert on_line is not None
+        for line in self.lines:
+            on_line(line)
+        return RunResult("", "", 0.0)
+
+
+def test_lines_that_make_no_sense(builder: Builder) -> None:
+    runner = Saying("a profile says hello", '{"case":0,"status":"ok"}')
     with pytest.raises(BoardError, match="makes no sense"):
-        measured(BoardMeasurer(board, Babbling(), QUICK, builder), planted(TASK, "right"))
+        measured(BoardMeasurer(BOARD, runner, QUICK, builder), planted(TASK, "right"))
 
 
 @pytest.mark.parametrize("times", ["[]", "[0]", "[NaN]", "[Infinity, 5]", "[-1]"])
 def test_results_that_are_none(builder: Builder, times: str) -> None:
     """ "ok" without a time that can be true is not ok."""
-
-    class Vague(LocalRunner):
-        def run(
-            self,
-            program: Path,
-            arguments: Sequence[Argument] = (),
-            timeout: float = 60.0,
-            on_line: LineReader | None = None,
-        ) -> RunResult:
-            assert on_line is not None
-            told = f'"status":"ok","message":"","times_ns":{times},"abandoned":false'
-            on_line(f'{{"case":0,"pid":1,{told}}}')
-            return RunResult("", "", 0.0)
-
-    (outcome,) = measured(BoardMeasurer(BOARD, Vague(), QUICK, builder), planted(TASK, "right"))
+    told = f'"status":"ok","message":"","times_ns":{times},"abandoned":false'
+    runner = Saying(f'{{"case":0,"pid":1,{told}}}')
+    (outcome,) = measured(BoardMeasurer(BOARD, runner, QUICK, builder), planted(TASK, "right"))
     assert outcome.status == "crash" and outcome.seconds is None and not outcome.times

@@ -19,6 +19,7 @@ from aotgen.runner.select import runner_for
 from aotgen.schedule.base import Config
 from aotgen.target.board import load_board
 from aotgen.tune import builder as builder_module
+from aotgen.tune import measure
 from aotgen.tune.builder import Builder, _Cache
 from aotgen.tune.bundle import Bundler
 from aotgen.tune.measure import BoardMeasurer, MeasureOptions, make_measurer
@@ -83,9 +84,12 @@ def test_times_of_an_emulator() -> None:
         make_measurer(board, "qemu")
     options = MeasureOptions(emulated=True, repeat=2, min_repeat_ms=0.1)
     with contextlib.closing(make_measurer(board, "qemu", options)) as measurer:
-        (outcome,) = measurer.measure(planted(planted_task(board.target()), "right"))
+        task = planted_task(board.target())
+        odd = Candidate(task, Point("planted", Config.of(body="none", twin=False)))
+        failed, outcome = measurer.measure([*planted(task, "right"), odd])
         assert measurer.warnings == ["times of an emulator say nothing about board rpi3b-armv7"]
     assert outcome.status == "ok" and outcome.kind == "emulated"
+    assert failed.status == "render" and failed.kind == "emulated"
 
 
 # ---- building ------------------------------------------------------------------------------------
@@ -265,6 +269,25 @@ def test_measured_and_modelled_do_not_mix() -> None:
     real = BoardMeasurer(board, LocalRunner(), QUICK)
     with pytest.raises(UsageError, match="all be real or all be emulated"):
         PoolMeasurer([real, BoardMeasurer(board, runner_for("qemu", board), QUICK)])
+
+
+def test_boards_are_left_when_one_of_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Recorded(LocalRunner):
+        closed = 0
+
+        def close(self) -> None:
+            Recorded.closed += 1
+            super().close()
+
+    monkeypatch.setattr(measure, "runner_for", lambda spec, board: Recorded())
+    with pytest.raises(ToolchainError, match="no-such-compiler"):
+        make_measurer(BOARD, "a,b", MeasureOptions(compiler="no-such-compiler"))
+    assert Recorded.closed == 1
+    kinds = iter(["measured", "emulated"])
+    monkeypatch.setattr(BoardMeasurer, "kind", property(lambda self: next(kinds)))
+    with pytest.raises(UsageError, match="all be real or all be emulated"):
+        make_measurer(BOARD, "a,b", QUICK)
+    assert Recorded.closed == 3
 
 
 def test_what_a_board_is_asked_for() -> None:

@@ -20,10 +20,10 @@ import aotgen
 from aotgen.api import load, optimise
 from aotgen.errors import BoardError, UsageError
 from aotgen.options import CompileOptions
-from aotgen.report.tuning import LineDisplay, TaskLine, TotalLine
+from aotgen.report.tuning import LineDisplay, TaskLine, TotalLine, TuneDisplay
 from aotgen.target.board import load_board
 from aotgen.tune.journal import Journal, Record
-from aotgen.tune.outcome import Candidate
+from aotgen.tune.outcome import Candidate, Outcome
 from aotgen.tune.session import SearchOptions, Session
 from aotgen.tune.task import Task, tasks_of
 from tests.tune.fake_measurer import FakeMeasurer, fake_seconds
@@ -47,7 +47,7 @@ def session(
     some: list[tuple[int, Task]],
     path: Path,
     measurer: FakeMeasurer | None = None,
-    display: LineDisplay | None = None,
+    display: TuneDisplay | None = None,
     **options: object,
 ) -> Session:
     search = SearchOptions(**{"trials": 40, "tuner": "random", **options})  # type: ignore[arg-type]
@@ -132,7 +132,10 @@ def test_an_interrupted_run_keeps_what_it_measured(
 
     stopped = session(some, tmp_path / "j.jsonl", FakeMeasurer(before=stop))
     assert stopped.run()
-    assert len(Journal(tmp_path / "j.jsonl").records()) == 21
+    records = Journal(tmp_path / "j.jsonl").records()
+    assert len(records) == stopped.trials == 21
+    times = [r.seconds for r in records if r.task == some[0][1].key and r.seconds is not None]
+    assert stopped.results()[0].seconds == min(times)
     whole = session(some, tmp_path / "whole.jsonl")
     whole.run()
     rest = session(some, tmp_path / "j.jsonl")
@@ -150,6 +153,58 @@ def test_a_board_that_is_gone_costs_nothing_that_was_measured(
     with pytest.raises(BoardError):
         session(some, tmp_path / "j.jsonl", FakeMeasurer(before=leave)).run()
     assert len(Journal(tmp_path / "j.jsonl").records()) == 13
+
+
+def test_nothing_is_lost_when_it_is_stopped_between_two_answers(
+    some: list[tuple[int, Task]], tmp_path: Path
+) -> None:
+    class Impatient(TuneDisplay):
+        def task(self, line: TaskLine) -> None:
+            if line.trials == 5 and line.pending:
+                raise KeyboardInterrupt
+
+    stopped = session(some, tmp_path / "j.jsonl", display=Impatient())
+    assert stopped.run()
+    assert len(Journal(tmp_path / "j.jsonl").records()) == stopped.trials == 5
+
+
+def test_warnings_come_at_once_and_once(some: list[tuple[int, Task]], tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+    measurer = FakeMeasurer(before=lambda count, _: lose(count))
+
+    def lose(count: int) -> None:
+        if count == 9:
+            measurer.warnings.append("board 1 is gone")
+
+    class Listener(TuneDisplay):
+        def note(self, text: str) -> None:
+            told.append((len(measurer.measured), text))
+
+    session(some, tmp_path / "j.jsonl", measurer, Listener()).run()
+    assert told == [(16, "warning: board 1 is gone")]
+
+
+def test_a_candidate_that_could_not_be_rendered_is_not_rendered_for_a_board_again(
+    some: list[tuple[int, Task]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it end the run, whatever its template trips over."""
+
+    def trip(*arguments: object) -> None:
+        raise KeyError("mr")
+
+    path = tmp_path / "j.jsonl"
+    session(some[:1], path).run()
+    records = [
+        replace(r, status="render", seconds=None, times=(), kernel="")
+        for r in Journal(path).records()
+    ]
+    path.write_text("".join(f"{r.line()}\n" for r in records))
+    for template in some[0][1].templates():
+        monkeypatch.setattr(type(template), "kernel", trip)
+    measurer = FakeMeasurer()
+    again = session(some[:1], path, measurer)
+    again.run()
+    assert measurer.measured == [] and again.trials == 40
 
 
 def test_only_what_a_changed_template_recorded_is_measured_again(
@@ -190,6 +245,23 @@ def test_budgets(some: list[tuple[int, Task]], tmp_path: Path) -> None:
     )
     short.run()
     assert 0 < short.trials < 100
+
+
+def test_a_task_that_never_works_does_not_take_it_all(
+    some: list[tuple[int, Task]], tmp_path: Path
+) -> None:
+    class Broken(FakeMeasurer):
+        def _outcome(self, candidate: Candidate) -> Outcome:
+            found = super()._outcome(candidate)
+            if candidate.task is some[0][1]:
+                return replace(found, status="crash", seconds=None, times=())
+            return found
+
+    done = session(some, tmp_path / "j.jsonl", Broken(), trials=160)
+    done.run()
+    broken, good = done.results()
+    assert broken.seconds is None and broken.trials + good.trials == 160
+    assert good.trials > 40
 
 
 def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
