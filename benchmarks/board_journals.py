@@ -7,10 +7,10 @@ usage: board_journals.py record [--trials N] [--seed N] [--tuner T] [--networks 
 `record` tunes the networks for rpi4 under QEMU, scored by the core's cost model, and writes
 board_support/{rpi4,rk3399}/journal.jsonl.xz: of each task the best config, where it is modelled
 faster than the layer is inside the network that compile makes without a journal, which may have
-another layout there; and the default of its template, by which compile knows how its own model
-errs. What takes minutes to hours is a plain journal in the work folder: started again, `record`
-goes on where it was. rk3399 gets the same configs with figures of its own. For another core (the
-A53 of the same board) the tasks are others.
+another layout there, and where the whole network is faster for it; and the default of its template,
+by which compile knows how its own model errs. What takes minutes to hours is a plain journal in
+the work folder: started again, `record` goes on where it was. rk3399 gets the same configs with
+figures of its own. For another core (the A53 of the same board) the tasks are others.
 
 `compare` prints the section "Emulated Cortex-A72" of docs/performance.md: instructions, simulated
 misses and modelled times of whole networks without and with the journal.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import lzma
 import math
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -41,7 +42,8 @@ from aotgen.report.tuning import LineDisplay
 from aotgen.resources import board_support_dir
 from aotgen.schedule.fuse_rows import fuse_rows
 from aotgen.target.board import load_board
-from aotgen.tune.journal import Journal, Record, record_of
+from aotgen.tune.apply import open_journal
+from aotgen.tune.journal import Journal, Record, by_task, record_of
 from aotgen.tune.measure import MeasureOptions, make_measurer
 from aotgen.tune.outcome import Candidate
 from aotgen.tune.run import Tunable, run_tuning
@@ -79,23 +81,52 @@ def chosen_tasks(tunable: Tunable) -> list[tuple[int, Task]]:
     return [(i, task) for i, task in enumerate(tunable.tasks, 1) if task.key in keys]
 
 
-def seconds_inside(tunable: Tunable, folder: Path) -> dict[str, float]:
-    """By task, the modelled seconds of its layer inside the network that compile makes by default;
-    of several layers the lowest.
+def seconds_inside(tunable: Tunable, folder: Path, journal: str) -> tuple[float, dict[str, float]]:
+    """Modelled seconds of the network that compile makes with a journal ("none": by default): of a
+    run, and by task of its layer; of several layers the lowest.
     """
     board, target, options = tunable.board, tunable.target, tunable.options
+    use = open_journal(journal, board)
     graph = tunable.graph()
     orders = memory_orders(graph, target)
-    program = build_program(graph, target, "x", options)
+    program = build_program(
+        graph, target, "x", options, scheduler=None if use is None else use.schedules
+    )
     cost, _ = arm_instructions.measure(
-        tunable.model, board.name, folder, "gcc", layers=True, journal="none"
+        tunable.model, board.name, folder, "gcc", layers=True, journal=journal
     )
     found: dict[str, float] = {}
     for layer, counted in zip(program.layers, cost.layers, strict=True):
         if layer.group is not None and counted.modelled_ms is not None:
             key = key_of(layer.group, target, orders)
             found[key] = min(found.get(key, math.inf), counted.modelled_ms / 1e3)
-    return found
+    assert cost.modelled_ms is not None
+    return cost.modelled_ms / 1e3, found
+
+
+def proven(tunable: Tunable, folder: Path, records: Sequence[Record]) -> list[Record]:
+    """Those of the records with which the whole network is faster: while it is not, those leave
+    whose layers are not faster in it.
+    """
+    before, inside = seconds_inside(tunable, folder, "none")
+    by_key = {task.key: task for _, task in chosen_tasks(tunable)}
+    kept = [
+        r
+        for key, own in by_task(records).items()
+        for r in best_records(by_key[key], own, inside.get(key, 0.0))
+    ]
+    trial = folder / "trial.jsonl"
+    while kept:
+        trial.unlink(missing_ok=True)
+        Journal(trial).append(kept)
+        after, now = seconds_inside(tunable, folder, str(trial))
+        print(f"{tunable.model.stem}: {before * 1e3:.2f} -> {after * 1e3:.2f} ms modelled")
+        if after < before:
+            break
+        good = {key for key, seconds in now.items() if seconds < inside.get(key, 0.0)}
+        left = [r for r in kept if r.task in good]
+        kept = left if len(left) < len(kept) else []
+    return kept
 
 
 def best_records(task: Task, records: Sequence[Record], inside: float) -> list[Record]:
@@ -171,9 +202,14 @@ def write(board_name: str, records: Sequence[Record]) -> Path:
 def record(options: argparse.Namespace) -> None:
     """Search, and write the journals of all boards."""
     options.folder.mkdir(parents=True, exist_ok=True)
-    book = Journal(options.folder / f"{SEARCHED}.jsonl")
+    before: Journal | None = None
     found: dict[str, dict[str, Record]] = {name: {} for name in (SEARCHED, *SAME_CORE)}
     for name in options.networks:
+        # Of each network's search history is what the ones before found, also when it goes on.
+        book = Journal(options.folder / f"{SEARCHED}_{name}.jsonl")
+        if before is not None and not book.path.exists():
+            shutil.copy(before.path, book.path)
+        before = book
         model = arm_instructions.model_file(name, options.folder, is_float=True)
         tunable = Tunable(model, load_board(SEARCHED), CompileOptions())
         tasks = chosen_tasks(tunable)
@@ -185,12 +221,9 @@ def record(options: argparse.Namespace) -> None:
         )
         if run.interrupted:
             raise KeyboardInterrupt
-        known = book.records()
-        inside = seconds_inside(tunable, options.folder)
-        best = []
-        for _, task in tasks:
-            own = [r for r in known if r.task == task.key and r.board == SEARCHED]
-            best += best_records(task, own, inside.get(task.key, 0.0))
+        keys = {task.key for _, task in tasks}
+        known = [r for r in book.records() if r.task in keys and r.board == SEARCHED]
+        best = proven(tunable, options.folder, known)
         new = [r for r in best if _place(r) not in found[SEARCHED]]
         found[SEARCHED].update((_place(r), shipped(r)) for r in new)
         for board_name in SAME_CORE:

@@ -142,7 +142,9 @@ def plot(
             series[name] = values
             units[name] = "best GFLOPS" if tried[0].macs else "best us"
     if not series:
-        raise UsageError(f"{file} has no times to draw")
+        raise UsageError(
+            f"{file} has no times to draw", remedy=f"`aotgen journal show {file}` has its records"
+        )
     try:
         plot_history(series, str(output), file.name, units)
     except ImportError as error:

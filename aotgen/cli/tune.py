@@ -157,7 +157,8 @@ def _task_table(tunable: Tunable, numbers: list[int], as_json: bool) -> str:
     from aotgen.tune.space import Space
 
     seconds = [task.calls * modelled_seconds(task) for task in tunable.tasks]
-    total = sum(seconds) or 1.0
+    parts = zip(tunable.tasks, seconds, strict=True)
+    total = sum(s for task, s in parts if not task.is_chain) or 1.0
     rows: list[dict[str, Any]] = []
     for number in numbers:
         task = tunable.tasks[number - 1]
@@ -210,8 +211,9 @@ def _result_table(result: TuneResult) -> str:
                     digits(1e6 * task.default_seconds),
                     f"{task.default_seconds / task.seconds:.2f}x",
                 ]
-                before += task.calls * task.default_seconds
-                after += task.calls * task.seconds
+                if not task.is_chain:
+                    before += task.calls * task.default_seconds
+                    after += task.calls * task.seconds
         rows.append([*row, str(task.trials), str(task.failed)])
     lines = [table(header, rows, left=3), ""]
     if after:

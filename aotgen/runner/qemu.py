@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +11,7 @@ from aotgen.errors import BoardError, UsageError
 from aotgen.runner.base import COMMAND_TIMEOUT_S, DEFAULT_TIMEOUT_S, Argument, RunResult
 from aotgen.runner.local import LocalRunner, emulator
 from aotgen.runner.qemu_plugin import Counts, plugin_words, read_log
+from aotgen.scratch import own_folder
 from aotgen.target.board import Board, Cluster
 
 
@@ -60,9 +61,15 @@ class QemuRunner(LocalRunner):
         """
         cluster = cluster or self.board.clusters[0]
         plain = self.prefix
-        with tempfile.TemporaryDirectory(prefix="aotgen-count-") as folder:
-            log = Path(folder) / "counts.jsonl"
-            self.prefix = (plain[0], *plugin_words(plain[0], cluster, log), *plain[1:])
+        with own_folder("aotgen-count-") as folder:
+            log = folder / "counts.jsonl"
+            words = plugin_words(plain[0], cluster, log)
+            # The environment lies on the stack: its length would move all frames, and with them
+            # which lines of the simulated caches they share.
+            # QEMU takes the first variable that begins so, hence the longest names first.
+            names = sorted(os.environ, key=lambda name: (-len(name), name))
+            unset = (word for name in names for word in ("-U", name))
+            self.prefix = (plain[0], *words, *unset, *plain[1:])
             try:
                 yield CountLog(log, self.board, cluster)
             finally:

@@ -19,7 +19,8 @@ that the program marks, by two hints that are no-operations on every ARM core:
 - Caches stay warm from region to region and see what runs between them; a forked child inherits
   their contents. To count a warm run, run once before the region.
 - Counts are of one thread. ``threads`` is the most that the process had at a time meanwhile.
-- Counts are the same in each run of the same program with the same arguments and environment.
+- Counts are the same in each run of the same program with the same arguments. It gets no
+  environment, which would move the stack.
 
 ``instructions`` are those executed, LDM, STM, VLDM and VSTM of 32-bit ARM once for each register.
 ``operations`` has classes (``cost_model.UNITS``), where each load and store counts once for each

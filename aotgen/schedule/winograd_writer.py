@@ -223,10 +223,9 @@ class WinogradWriter:
         y = self._calls_output()
         inside = [*self._block_lines(), *x, *self.writer.body(), *y]
         ends = ("0", str(t.blocks)) if self.by_panels else ("r0", "r1")
-        if t.blocks == 1:
-            made: list[Block] = [{"head": "if (r0 < r1) {", "body": inside}]
-        else:
-            made = [loop("b", *ends, inside)]
+        made: list[Block] = inside if t.blocks == 1 else [loop("b", *ends, inside)]
+        if t.blocks == 1 or self.by_panels:  # no panels: nothing to transform, nor a last one
+            made = [{"head": "if (r0 < r1) {", "body": made}]
         return [*(self._panel_channels() if self.by_panels else []), *made]
 
     def _panel_channels(self) -> list[Block]:

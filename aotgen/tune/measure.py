@@ -25,13 +25,13 @@ from aotgen.runner.base import Runner
 from aotgen.runner.qemu import CountLog, QemuRunner
 from aotgen.runner.qemu_plugin import modelled_seconds
 from aotgen.runner.select import runner_for
+from aotgen.scratch import own_folder, writing
 from aotgen.target.board import Board
 from aotgen.tune.builder import Builder, Built
 from aotgen.tune.bundle import Bundle, Bundler, files_of
 from aotgen.tune.device import CaseResult, Device, DeviceOptions
 from aotgen.tune.outcome import Candidate, Kind, Outcome
 from aotgen.tune.pool import PoolMeasurer as PoolMeasurer
-from aotgen.tune.scratch import own_folder, writing
 
 BATCH = 16
 

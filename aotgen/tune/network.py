@@ -20,11 +20,11 @@ from aotgen.errors import BoardError
 from aotgen.project import Project
 from aotgen.runner.base import Runner
 from aotgen.schedule.base import Config
+from aotgen.scratch import own_folder
 from aotgen.target.board import Board
 from aotgen.tune.journal import Record, by_task, ranked, record_of
 from aotgen.tune.outcome import Candidate, Outcome
 from aotgen.tune.schedules import holds
-from aotgen.tune.scratch import own_folder
 from aotgen.tune.task import Point, Task
 
 if TYPE_CHECKING:

@@ -29,7 +29,10 @@ class PoolMeasurer:
         if not measurers:
             raise UsageError("a pool needs at least one board")
         if len({m.kind for m in measurers}) > 1:
-            raise UsageError("the boards of a pool must all be real or all be emulated")
+            raise UsageError(
+                "the boards of a pool must all be real or all be emulated",
+                remedy="tune on one kind at a time; the same journal takes both",
+            )
         self._measurers = list(measurers)
         self._alive = dict(enumerate(measurers))
         self.best = measurers[0].best
@@ -41,7 +44,9 @@ class PoolMeasurer:
     @property
     def batch(self) -> int:
         """How many candidates it likes to get at once."""
-        return sum(m.batch for m in list(self._alive.values())) or 1
+        # Also when boards were lost: what a search proposes depends on it, and a run that goes on
+        # later has to propose the same.
+        return sum(m.batch for m in self._measurers)
 
     @property
     def warnings(self) -> list[str]:

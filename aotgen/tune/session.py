@@ -89,6 +89,7 @@ class TaskResult:
         key: of the task.
         title: of the task.
         calls: in one run of the model.
+        is_chain: see ``Task``.
         macs: of one call.
         template: of the best candidate, empty when none worked.
         config: its knobs.
@@ -105,6 +106,7 @@ class TaskResult:
     key: str
     title: str
     calls: int
+    is_chain: bool
     macs: int
     template: str
     config: Mapping[str, Any]
@@ -335,6 +337,7 @@ class Session:
                 key=s.task.key,
                 title=s.task.title,
                 calls=s.task.calls,
+                is_chain=s.task.is_chain,
                 macs=s.task.macs,
                 template=s.best.candidate.point.template if s.best else "",
                 config=s.best.candidate.point.config.as_dict() if s.best else {},
@@ -466,7 +469,8 @@ class Session:
             left = max(0, self._budget.total - self.trials - pending) * spent / measured
             if (most := self._budget.seconds_left) is not None:
                 left = min(left, most)
-        timed = [s for s in self.states if s.default_seconds and s.best_seconds]
+        single = (s for s in self.states if not s.task.is_chain)
+        timed = [s for s in single if s.default_seconds and s.best_seconds]
         before = sum(s.task.calls * (s.default_seconds or 0.0) for s in timed)
         after = sum(s.task.calls * (s.best_seconds or 0.0) for s in timed)
         self._display.total(

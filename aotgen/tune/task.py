@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Task:
         orders: by name of a tensor that is not row-major, its axes from the outermost in memory to
             the innermost.
         macs: multiply-accumulates of one call.
+        is_chain: plan may form its Groups of others, which are tasks as well: of a run's time only
+            one of the two is a part.
     """
 
     key: str
@@ -50,6 +52,7 @@ class Task:
     layers: tuple[str, ...]
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     macs: int = 0
+    is_chain: bool = False
 
     @property
     def calls(self) -> int:
@@ -161,11 +164,16 @@ def tasks_of(graph: Graph, target: Target, extra: Sequence[Group] = ()) -> list[
         extra: further Groups that plan may form, such as fused chains.
     """
     orders = memory_orders(graph, target)
+    groups = graph.groups or []
+    single = {describe(group, target, orders) for group in groups}
     found: dict[str, list[Group]] = {}
-    for group in [*(graph.groups or []), *extra]:
+    for group in [*groups, *extra]:
         if has_choice(group, target):
             found.setdefault(describe(group, target, orders), []).append(group)
-    return [task_of(groups, target, orders) for groups in found.values()]
+    return [
+        replace(task_of(same, target, orders), is_chain=text not in single)
+        for text, same in found.items()
+    ]
 
 
 def task_of(groups: Sequence[Group], target: Target, orders: Mapping[str, tuple[int, ...]]) -> Task:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, cast
 import aotgen
 from aotgen.errors import AotgenError, BoardError, UsageError
 from aotgen.runner.select import runner_for
+from aotgen.scratch import own_folder
 from aotgen.target.board import Board, load_board
 from aotgen.tune.bundle import Bundle
 from aotgen.tune.device import CaseResult
 from aotgen.tune.measure import BoardMeasurer, MeasureOptions, board_measurer
 from aotgen.tune.outcome import Kind
-from aotgen.tune.scratch import own_folder
 
 if TYPE_CHECKING:
     from aotgen.options import CompileOptions

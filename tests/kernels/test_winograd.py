@@ -194,6 +194,19 @@ def test_rows_in_pieces_give_the_same_bytes(threads: int, tmp_path: Path) -> Non
         np.testing.assert_array_equal(a, b, err_msg=case.name)
 
 
+def test_no_panels_are_no_work(tmp_path: Path) -> None:
+    """[rows, rows) writes nothing, where the last panel has a vector with some channels, too."""
+    require_isa("avx2")
+    target = replace(target_of("avx2"), threads=3)
+    base = conv_case("tail", WINOGRAD, (3, 7, 1, 12), 20, (3, 3), pads=SAME, add=True)
+    knobs = {"wino_m": 4, "tile_block": 3, "mr": 2, "nr": 8, "order": "panels"}
+    config = Config.of(**{**WINOGRAD.default(base.group, target).as_dict(), **knobs})
+    case = replace(base, config=lambda _: config)
+    kernel = build(case, target).kernel
+    assert "r0, r1 count panels" in kernel.body and kernel.rows == 3
+    check_cases([case], target, tmp_path, extra=("-O1",), cut=kernel.rows)
+
+
 def test_gaps_between_pixels_stay_untouched(tmp_path: Path) -> None:
     """A kernel that writes a concat member must not write its neighbours."""
     check_gaps([c for c in all_cases() if c.gap], target_of("scalar"), tmp_path)

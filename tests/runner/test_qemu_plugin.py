@@ -432,6 +432,27 @@ int main(void) {
 """
 
 
+def test_the_environment_does_not_count(
+    pi: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = f"""
+        #include <stdlib.h>
+        int main(int argc, char **argv, char **environment)
+        {{
+            __asm__ volatile("{START}");
+            while (*environment != NULL)
+                environment++;
+            __asm__ volatile("{STOP}");
+            return 0;
+        }}
+    """
+    program = build(tmp_path, "aarch64-linux-gnu", source, "-O1")
+    before = same(regions(pi, program))
+    for number in range(50):
+        monkeypatch.setenv(f"AOTGEN_TEST_{number}", "x" * 100)
+    assert same(regions(pi, program)) == before
+
+
 def test_what_cannot_be_counted(pi: Board, tmp_path: Path) -> None:
     program = build(tmp_path, "aarch64-linux-gnu", THREADS, "-pthread")
     with QemuRunner(pi) as place:

@@ -26,6 +26,7 @@ from aotgen.schedule.plan import Proposal, alternatives
 from aotgen.target.board import load_board
 from aotgen.tune.journal import Journal, Record
 from aotgen.tune.run import Tunable
+from aotgen.tune.schedules import Tuned
 from aotgen.tune.space import Space
 from aotgen.tune.task import Point, Task, kernel_hash, tasks_of
 from aotgen.tune.transfer import MIN_ROWS, JournalTransfer
@@ -302,6 +303,73 @@ def test_a_truthful_time_does_not_lose_against_an_optimistic_model(tmp_path: Pat
         for choice in alternatives(group, target, OneMeasured(name, proposed)):
             assert choice.measured == (choice.template.name == name)
             assert choice.seconds == pytest.approx(modelled[choice.template.name] / own)
+
+
+def test_other_layouts_stand_on_the_default(tmp_path: Path) -> None:
+    """What tuning gained for channels-last does not make blocks of channels faster, and a general
+    template that is there by its record has none.
+    """
+    path = tmp_path / "net.onnx"
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
+    weights = {"w": np.ones((32, 16, 1, 1), np.float32)}
+    proto = models.model([node], {"x": (1, 16, 9, 9)}, {"y": (1, 32, 9, 9)}, weights)
+    path.write_bytes(proto.SerializeToString())
+    graph = optimise(load(path), CompileOptions())
+    target = load_board("rpi4").target()
+    group = next(g for g in graph.groups or [] if g.anchor is not None)
+    (task,) = tasks_of(graph, target)
+    special, general = (task.template(n) for n in ("conv2d_pointwise", "conv2d_direct"))
+    assert special is not None and general is not None
+    default = special.default(group, target)
+    tuned = next(
+        p.config for p in Space(task).legal() if p.template == special.name and p.config != default
+    )
+    proposed = {
+        special.name: Proposal(tuned, "tuned"),
+        general.name: Proposal(general.default(group, target), "tuned"),
+    }
+
+    class DefaultToo(OneMeasured):
+        def __call__(self, group: Group, template: Template, config: Config) -> float | None:
+            return {default: 3.0, tuned: 1.0}.get(config) if template is special else None
+
+    plain = {c.config: c.seconds for c in alternatives(group, target, None, True)}
+    found = alternatives(group, target, DefaultToo("", proposed), True)
+    assert [c.config for c in found if c.template.name == general.name] == [
+        general.default(group, target)
+    ]
+    own = [c for c in found if c.template.name == special.name]
+    assert (own[0].config, own[0].seconds, own[0].measured) == (tuned, 1.0, True)
+    assert len(own) == len(plain) > 1
+    for choice in own[1:]:
+        assert choice.seconds == pytest.approx(3.0 * plain[choice.config] / plain[default])
+
+
+def test_a_copy_that_a_config_needs_counts(tmp_path: Path) -> None:
+    """The first layer reads the input as the file has it; a template that cannot has it copied."""
+    path = tmp_path / "net.onnx"
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    weights = {"w": np.ones((16, 3, 3, 3), np.float32)}
+    proto = models.model([node], {"x": (1, 3, 40, 40)}, {"y": (1, 16, 40, 40)}, weights)
+    path.write_bytes(proto.SerializeToString())
+    graph = optimise(load(path), CompileOptions())
+    target = load_board("rpi4").target()
+    (task,) = tasks_of(graph, target)
+    (group,) = (g for g in graph.groups or [] if g.anchor is not None)
+    points = {p.template: p for p in Space(task).default()}
+    records = [record(task, p, 1e-3, isa=target.isa) for p in points.values()]
+    tuned = Tuned(graph, target, records)
+    moved = 2 * 4 * 3 * 40 * 40
+    for name, extra in (("conv2d_first", False), ("conv2d_direct", True)):
+        template = task.template(name)
+        assert template is not None
+        seconds = tuned(group, template, points[name].config)
+        assert seconds is not None
+        copied = seconds - 1e-3
+        if extra:  # between 1 and 16 bytes a nanosecond
+            assert moved / 16e9 < copied < moved / 1e9
+        else:
+            assert copied == 0
 
 
 def test_a_sole_proposal_leaves_no_other_template(model: Path) -> None:
