@@ -83,8 +83,9 @@ def compile_(
             progress=doing,
         )
     data = project.manifest
-    if data["tuning"] is not None:
-        typer.echo(summary_text(data["tuning"]))
+    told = summary_text(data["tuning"]) if data["tuning"] is not None else ""
+    if told:
+        typer.echo(told)
     typer.echo(
         f"{output}: {len(data['layers'])} layers for {data['board']} ({data['isa']}),"
         f" arena {byte_text(data['arena_bytes'])}, weights {byte_text(data['weights_bytes'])}"

@@ -39,6 +39,7 @@ class JournalUse:
             board's own journal: what a compilation gives must not depend on packages that happen
             to be installed.
         skipped: how many of its lines are no records.
+        board: that ships it; None where the user named it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class JournalUse:
     records: Sequence[Record]
     predicts: bool
     skipped: int = 0
+    board: str | None = None
 
     def schedules(self, graph: Graph, target: Target) -> Tuned:
         """What the journal says about a graph with groups."""
@@ -70,6 +72,7 @@ class JournalUse:
                 kinds[program.schedules.kind(layer.group)] += 1
         return {
             "journal": self.name,
+            "board": self.board,
             "sha256": self.sha256,
             **{source: sources[source] for source in ("tuned", "transferred", "default")},
             "modelled": kinds["modelled"],
@@ -93,22 +96,27 @@ def open_journal(spec: str | None, board: Board, device: str = "cpu") -> Journal
         return None
     if spec is None:
         own = next((p for n in BOARD_JOURNALS if (p := board.folder / n).is_file()), None)
-        return None if own is None else _use(own, predicts=False)
-    return _use(Path(spec), predicts=True)
+        return None if own is None else _use(own, board.name)
+    return _use(Path(spec), None)
 
 
-def _use(path: Path, predicts: bool) -> JournalUse:
+def _use(path: Path, board: str | None) -> JournalUse:
     records, skipped = read_journal(path)
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UsageError(f"cannot read journal {path}: {error.strerror or error}") from error
-    return JournalUse(path.name, digest, records, predicts, len(skipped))
+    return JournalUse(path.name, digest, records, board is None, len(skipped), board)
 
 
 def summary_text(tuning: dict[str, Any]) -> str:
-    """ "tuned 18, transferred 2, default 3 groups (journal host.jsonl)" of a manifest's summary."""
-    tuned = tuning["tuned"]
+    """ "tuned 18, transferred 2, default 3 groups (journal host.jsonl)" of a manifest's summary;
+    empty where a board's own journal has nothing for the model, which nobody asked for.
+    """
+    tuned, own = tuning["tuned"], tuning["board"]
+    if own is not None and not tuned and not tuning["transferred"]:
+        return ""
+    journal = tuning["journal"] if own is None else f"of board {own}"
     notes = [
         f"{tuning[kind]} of them {kind}" if tuning[kind] < tuned else kind
         for kind in ("modelled", "emulated")
@@ -118,5 +126,5 @@ def summary_text(tuning: dict[str, Any]) -> str:
     skipped = f", {tuning['skipped']} lines of it are no records" if tuning["skipped"] else ""
     return (
         f"{told}, transferred {tuning['transferred']}, default {tuning['default']} groups"
-        f" (journal {tuning['journal']}{skipped})"
+        f" (journal {journal}{skipped})"
     )

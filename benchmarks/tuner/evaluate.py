@@ -64,7 +64,7 @@ NOTES = {
     "ga": "`--tuner ga`",
     "AutoTVM-like": "64 at random, then rounds of 64 by annealing on a model that is fitted anew",
     "xgb": "`--tuner xgb`, the default",
-    "xgb, transfer": "trained on the tables of the five other tasks",
+    "xgb, transfer": "trained on the tables of the other tasks",
     "xgb, permuted table": "the seconds belong to other points: nothing can be learned",
     "xgb, misled model": "the search sees the right seconds, its model permuted ones",
 }

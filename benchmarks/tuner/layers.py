@@ -1,4 +1,4 @@
-"""The six tasks of the tables: layers of networks that differ in what limits them."""
+"""The tasks of the tables: layers of networks that differ in what limits them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from aotgen.tune.task import Task, tasks_of
 def _model(
     node: onnx.NodeProto, x: list[int], weights: dict[str, tuple[int, ...]]
 ) -> onnx.ModelProto:
-    """One operator on seeded weights, and relu behind a convolution."""
+    """One operator on seeded weights, and relu behind convolutions."""
     rng = np.random.default_rng(0)
     constants = [
         numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) * 0.05, name)
         for name, shape in weights.items()
     ]
     nodes, result = [node], node.output[0]
-    if node.op_type == "Conv":
+    if node.op_type.startswith("Conv"):
         nodes.append(helper.make_node("Relu", [result], ["z"]))
         result = "z"
     graph = helper.make_graph(
@@ -66,6 +66,17 @@ def _gemm(m: int, k: int, n: int) -> Callable[[], onnx.ModelProto]:
     return make
 
 
+def _transposed(channels: int, size: int, outputs: int) -> Callable[[], onnx.ModelProto]:
+    def make() -> onnx.ModelProto:
+        node = helper.make_node(
+            "ConvTranspose", ["x", "w", "b"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1]
+        )
+        weights = {"w": (channels, outputs, 4, 4), "b": (outputs,)}
+        return _model(node, [1, channels, size, size], weights)
+
+    return make
+
+
 LAYERS: dict[str, Callable[[], onnx.ModelProto]] = {
     "conv3x3": _conv(128, 28, 128, 3, 1),
     "conv3x3_s2": _conv(128, 56, 256, 3, 2),
@@ -73,10 +84,11 @@ LAYERS: dict[str, Callable[[], onnx.ModelProto]] = {
     "depthwise": _conv(128, 56, 128, 3, 1, groups=128),
     "first7x7": _conv(3, 224, 64, 7, 2),
     "gemm": _gemm(128, 256, 1024),
+    "transposed": _transposed(128, 14, 64),
 }
 """By the name of their tables: layers of resnet18 (28x28 of 128 channels, its first one, and the
 one from 56x56 of 128 to 256 channels), of mobilenet_v1 (14x14 of 512 channels), a depthwise one of
-128 channels, and a product of a transformer."""
+128 channels, a product of a transformer, and the upsampling of a decoder."""
 
 
 def layer_task(name: str, target: Target) -> Task:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records the tables that evaluate.py replays searches on: what the points of six layers take on
+"""Records the tables that evaluate.py replays searches on: what the points of some layers take on
 this computer.
 
 A sample of each space is measured as `aotgen tune` measures: right results, then the lowest of many

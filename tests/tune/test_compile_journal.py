@@ -199,11 +199,25 @@ def test_a_boards_own_journal(
     out = model.with_name("out")
     arguments = ["compile", str(model), "--board", str(board), "-o", str(out), "--force"]
     assert call(arguments) == 0
-    name = "journal.jsonl.xz" if packed else "journal.jsonl"
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == f"tuned 2 (modelled), transferred 0, default 0 groups (journal {name})"
+    assert first == "tuned 2 (modelled), transferred 0, default 0 groups (journal of board mine)"
     assert call([*arguments, "--journal", "none"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_boards_own_journal_that_is_of_no_use_says_nothing(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unlike one that the user named."""
+    board = model.with_name("mine")
+    shutil.copytree(board_support_dir() / BOARD, board)
+    (board / "journal.jsonl").write_text("")
+    out = str(model.with_name("out"))
+    arguments = ["compile", str(model), "--board", str(board), "-o", out, "--force"]
+    assert call(arguments) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert call([*arguments, "--journal", str(board / "journal.jsonl")]) == 0
+    assert capsys.readouterr().out.startswith("tuned 0, transferred 0, default 2 groups (journal")
 
 
 def test_another_number_of_threads_takes_over_the_configs(model: Path) -> None:
