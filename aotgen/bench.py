@@ -103,6 +103,7 @@ def measure(
     Raises:
         BoardError: see ``Runner.run``; or the program printed no result.
     """
+    emulated = place.emulates(board.machine)
     goal: float | None = None  # to cool down to before the next one
     for count in threads:
         seen = _Seen()
@@ -113,16 +114,16 @@ def measure(
                 repeat=options.repeat,
                 warmup=options.warmup,
                 profile=options.profile,
-                arguments=[*_words(board, place, count, goal, options), *weights],
+                arguments=[*_words(board, emulated, count, goal, options), *weights],
                 timeout=timeout_s(options),
                 on_line=seen.line,
             )
-            result = _result(info, board, place, count, options, seen, timing)
+            result = _result(info, board, place, emulated, count, options, seen, timing)
             if isinstance(place, QemuRunner):
                 result = _counted(info, board, place, program, weights, options, result)
         except BoardError:
             if seen.times:
-                yield _result(info, board, place, count, options, seen, None)
+                yield _result(info, board, place, emulated, count, options, seen, None)
             raise
         if goal is None and result.before.temperature_c is not None:
             goal = result.before.temperature_c + COOL_MARGIN_C
@@ -181,12 +182,12 @@ class _Seen:
 
 
 def _words(
-    board: Board, place: Runner, threads: int, goal: float | None, options: BenchOptions
+    board: Board, emulated: bool, threads: int, goal: float | None, options: BenchOptions
 ) -> list[str]:
     words = ["--threads", str(threads)]
     if options.cores is not None:
         words += ["--cores", options.cores]
-    elif len(board.clusters) > 1 and not _emulated(place):
+    elif len(board.clusters) > 1 and not emulated:
         words += ["--cores", "all"]  # one thread, too, shall not wander between kinds of cores
     if options.cooldown:
         words += ["--cooldown", str(math.ceil(options.cooldown))]
@@ -194,15 +195,11 @@ def _words(
             words += ["--cool-to", str(round(goal * 1000))]
     if options.sysfs_root is not None:
         words += ["--sysfs-root", options.sysfs_root]
-    elif _emulated(place):
+    elif emulated:
         words.append("--no-board")
     if not options.governor:
         words.append("--no-governor")
     return words
-
-
-def _emulated(place: Runner) -> bool:
-    return place.name == "qemu"
 
 
 def timeout_s(options: BenchOptions) -> float:
@@ -215,6 +212,7 @@ def _result(
     info: Manifest,
     board: Board,
     place: Runner,
+    emulated: bool,
     threads: int,
     options: BenchOptions,
     seen: _Seen,
@@ -249,15 +247,15 @@ def _result(
             macs=_total(macs),
             integer=integer,
             peak_gops=peak[integer],
-            peak_bytes=None if _emulated(place) else int(seen.end.get("peak_bytes", 0)) or None,
+            peak_bytes=None if emulated else int(seen.end.get("peak_bytes", 0)) or None,
             before=Reading.of(seen.start["before"]),
             worst=Reading.of(seen.end.get("worst", {"clocks": []})),
             after=after,
             governor=Governor.of(governor, restored) if governor else None,
             cooled_s=int(seen.start["cooled_s"]),
             # An emulator lacks the board's CPUs.
-            messages=timing.messages if timing and not _emulated(place) else (),
-            emulated=_emulated(place),
+            messages=timing.messages if timing and not emulated else (),
+            emulated=emulated,
             complete=timing is not None,
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -19,6 +19,7 @@ import numpy as np
 
 from aotgen.errors import BoardError
 from aotgen.ir.types import Array
+from aotgen.loading import load_for
 from aotgen.manifest import Layer, Manifest
 from aotgen.runner.base import json_line
 
@@ -135,7 +136,6 @@ def validate(
     cores: Cores | None = None,
 ) -> ValidateReport:
     """See ``Project.validate``; ``inputs`` are successive steps."""
-    from aotgen.api import load_for
     from aotgen.ir import interpreter
     from aotgen.passes.legalize_f16 import LegalizeF16
     from aotgen.passes.pipeline import run_passes

@@ -201,7 +201,6 @@ def write(board_name: str, records: Sequence[Record]) -> Path:
 
 def record(options: argparse.Namespace) -> None:
     """Search, and write the journals of all boards."""
-    options.folder.mkdir(parents=True, exist_ok=True)
     before: Journal | None = None
     found: dict[str, dict[str, Record]] = {name: {} for name in (SEARCHED, *SAME_CORE)}
     for name in options.networks:
@@ -276,8 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tuner", default="xgb")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks/board_journals"))
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.networks if name not in networks.NETWORKS]:
-        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(networks.NETWORKS)}")
+    measure.check_names(parser, options.networks, networks.NETWORKS)
     options.folder.mkdir(parents=True, exist_ok=True)
     (record if options.command == "record" else compare)(options)
     return 0

@@ -26,7 +26,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 SEED = 40
-TOLERANCE = 1e-4
 PEAK_FLAGS = {"host": ["-march=native"], "host-avx2": ["-mavx2", "-mfma"], "host-scalar": []}
 
 
@@ -147,9 +146,7 @@ def time_case(
     expected = networks.session(model).run(None, {"input": x})[0]
     with measure.pinned(core):
         computed = np.asarray(ours.project.run({"input": x})["output"])
-        error = measure.relative_error(computed, expected)
-        if not error <= TOLERANCE:
-            raise ValueError(f"{case}: output differs from onnxruntime's by {error:.2g}, not timed")
+        measure.checked_error(str(case), computed, expected)
         peak.measure()
         return min(measure.interleave([ours], rounds)[0])
 

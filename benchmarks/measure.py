@@ -1,4 +1,4 @@
-"""What speed.py and conv_peak.py share: the sides of a comparison, pinning, the machine's name.
+"""What speed.py, tuned.py and others share: the sides of a comparison, pinning, the machine's name.
 
 Both sides answer `round_ms(count)` with the latencies of `count` inferences. The aotgen side starts
 the bench program of a generated project for each round; the rival is a process that waits between
@@ -7,13 +7,14 @@ rounds (with one thread it does not spin), so that neither disturbs the other.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 ROUND_SECONDS = 0.1  # what one round of one side should last
 WARM_UP = 3
+TOLERANCE = 1e-4  # of outputs, against onnxruntime
 
 
 class Side(Protocol):
@@ -152,10 +154,41 @@ def pinned(core: int | None = None) -> Iterator[int]:
         os.sched_setaffinity(0, before)
 
 
+def lowest(sides: Sequence[Side], rounds: int, runs: int) -> list[list[float]]:
+    """For each run the minimum of each side over interleaved rounds."""
+    return [[min(side) for side in interleave(sides, rounds)] for _ in range(runs)]
+
+
 def relative_error(a: np.ndarray, b: np.ndarray) -> float:
     """max|a - b| / max|b| over flattened arrays."""
     difference = np.abs(a.ravel().astype(np.float64) - b.ravel())
     return float(difference.max() / np.abs(b).max())
+
+
+def checked_error(name: str, computed: np.ndarray, expected: np.ndarray) -> float:
+    """The relative error of an output; raises ValueError when it differs from onnxruntime's."""
+    error = relative_error(computed, expected)
+    if not error <= TOLERANCE:
+        raise ValueError(f"{name}: output differs from onnxruntime's by {error:.2g}, not timed")
+    return error
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a comparison with onnxruntime."""
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--board", default="host", help="host, host-avx2 or host-scalar")
+    parser.add_argument("--core", type=int, help="processor to pin to (default: the last)")
+    parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+
+
+def check_names(
+    parser: argparse.ArgumentParser, names: Iterable[str], known: Collection[str]
+) -> None:
+    """End the program with a message where a network is none that is known."""
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def machine() -> str:

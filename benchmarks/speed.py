@@ -20,8 +20,6 @@ import measure
 import networks
 import numpy as np
 
-TOLERANCE = 1e-4
-
 
 @dataclass(frozen=True)
 class Result:
@@ -49,12 +47,8 @@ def compare(
     ours = measure.AotgenSide(model, folder / f"{name}-{board}", board)
     with measure.pinned(core), measure.OrtSide(model, inputs) as rival:
         computed = ours.project.run({networks.INPUT: networks.sample_input(name)})
-        error = measure.relative_error(np.asarray(computed[networks.OUTPUT]), rival.output())
-        if not error <= TOLERANCE:
-            raise ValueError(f"{name}: output differs from onnxruntime's by {error:.2g}, not timed")
-        lowest = [
-            [min(side) for side in measure.interleave([ours, rival], rounds)] for _ in range(runs)
-        ]
+        error = measure.checked_error(name, np.asarray(computed[networks.OUTPUT]), rival.output())
+        lowest = measure.lowest([ours, rival], rounds, runs)
     manifest = ours.project.manifest
     return Result(
         name,
@@ -109,15 +103,9 @@ def remove_large_files(folder: Path, name: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="networks (default: all)")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--board", default="host", help="host, host-avx2 or host-scalar")
-    parser.add_argument("--core", type=int, help="processor to pin to (default: the last)")
-    parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    measure.add_options(parser)
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in networks.NETWORKS]:
-        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(networks.NETWORKS)}")
+    measure.check_names(parser, options.names, networks.NETWORKS)
     results: list[Result] = []
     for name in options.names or networks.NETWORKS:
         print(f"{name} ...", file=sys.stderr, flush=True)

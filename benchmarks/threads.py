@@ -47,7 +47,7 @@ def compare(
         if several.project.run(inputs, threads=count)[networks.OUTPUT].tobytes() != want:
             raise ValueError(f"{name}: {count} threads give other bytes, not timed")
     sides = [one, *(several.with_threads(count) for count in counts)]
-    lowest = [[min(side) for side in measure.interleave(sides, rounds)] for _ in range(runs)]
+    lowest = measure.lowest(sides, rounds, runs)
     layers = several.project.manifest["layers"]
     shared = sum(layer["macs"] for layer in layers if layer["shared"])
     return Result(
@@ -81,8 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in networks.NETWORKS]:
-        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(networks.NETWORKS)}")
+    measure.check_names(parser, options.names, networks.NETWORKS)
     counts = [int(word) for word in options.threads.split(",")]
     results: list[Result] = []
     for name in options.names or NAMES:

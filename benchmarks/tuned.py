@@ -23,7 +23,6 @@ import measure
 import networks
 import numpy as np
 
-TOLERANCE = 1e-4
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "inception_v3")
 
 
@@ -81,14 +80,10 @@ def compare(name: str, options: argparse.Namespace) -> Result:
         error = 0.0
         for side in (default, tuned):
             computed = side.project.run({networks.INPUT: networks.sample_input(name)})
-            error = measure.relative_error(np.asarray(computed[networks.OUTPUT]), rival.output())
-            if not error <= TOLERANCE:
-                raise ValueError(f"{name}: output differs from onnxruntime's by {error:.2g}")
-        sides = [default, tuned, rival]
-        lowest = [
-            [min(side) for side in measure.interleave(sides, options.rounds)]
-            for _ in range(options.runs)
-        ]
+            error = measure.checked_error(
+                name, np.asarray(computed[networks.OUTPUT]), rival.output()
+            )
+        lowest = measure.lowest([default, tuned, rival], options.rounds, options.runs)
     layers = tuned.project.manifest["layers"]
     return Result(
         name,
@@ -147,15 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(NETWORKS)}")
     parser.add_argument("--trials", type=int, default=256, help="a network; 0: only the journal")
     parser.add_argument("--journal", type=Path, default=Path("build/benchmarks/host.jsonl"))
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--board", default="host", help="host, host-avx2 or host-scalar")
-    parser.add_argument("--core", type=int, help="processor to pin to (default: the last)")
-    parser.add_argument("--folder", type=Path, default=Path("build/benchmarks"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    measure.add_options(parser)
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in networks.NETWORKS]:
-        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(networks.NETWORKS)}")
+    measure.check_names(parser, options.names, networks.NETWORKS)
     results = [compare(name, options) for name in options.names or NETWORKS]
     if options.json:
         record = {"machine": measure.machine(), "results": [asdict(r) for r in results]}

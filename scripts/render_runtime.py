@@ -38,7 +38,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     (folder / "model.h").write_text(header(), encoding="utf-8")
     (folder / "probe.c").write_text(render("board/probe.c.j2", adds=ADDS), encoding="utf-8")
-    for name in ("device.h", "device.c", "candidate.c"):
+    for name in ("device.h", "child.h", "device.c", "child.c", "candidate.c"):
         text = render(f"tune/{name}.j2", p="device", P="DEVICE")
         (folder / name).write_text(text, encoding="utf-8")
     for source in sorted((templates_dir() / "runtime").glob("*.[ch]*")):

@@ -8,30 +8,32 @@ from typing import Any
 
 import typer
 
-from aotgen.cli.common import activity, parse_dims, parse_shapes
+from aotgen.cli.common import (
+    BOARD,
+    DIM,
+    IO_TYPE,
+    MODEL,
+    OPT_LEVEL,
+    OPTIMIZE,
+    REQUANT,
+    SHAPE,
+    activity,
+    parse_dims,
+    parse_shapes,
+)
 from aotgen.report.text import byte_text, table
 from aotgen.target.board import Board, load_board
 
 
 def analyze(
-    model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
-    ),
-    board: str = typer.Option("host", "--board", help="Name or path of a board."),
-    shape: list[str] = typer.Option(
-        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
-    ),
-    dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
-    ),
-    opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
-    optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
-    io_type: str = typer.Option(
-        "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
-    ),
-    requant: str | None = typer.Option(
-        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
-    ),
+    model: Path = MODEL,
+    board: str = BOARD,
+    shape: list[str] = SHAPE,
+    dim: list[str] = DIM,
+    opt_level: int = OPT_LEVEL,
+    optimize: str = OPTIMIZE,
+    io_type: str = IO_TYPE,
+    requant: str | None = REQUANT,
     threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import typer
 
-from aotgen.cli.common import activity, parse_dims, parse_shapes
+from aotgen.cli.common import (
+    DIM,
+    MODEL,
+    REQUANT,
+    SHAPE,
+    activity,
+    parse_dims,
+    parse_shapes,
+)
 from aotgen.errors import UnsupportedError
 
 
 def check(
-    model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
-    ),
-    shape: list[str] = typer.Option(
-        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
-    ),
-    dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
-    ),
-    requant: str | None = typer.Option(
-        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
-    ),
+    model: Path = MODEL,
+    shape: list[str] = SHAPE,
+    dim: list[str] = DIM,
+    requant: str | None = REQUANT,
 ) -> None:
     """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""
     from aotgen.api import load, optimise, target_of

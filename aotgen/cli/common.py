@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.status import Status
 
@@ -33,6 +35,27 @@ RUNNER_HELP = (
 BOARD_HELP = "Path of the board, where it is none of ours."
 THREADS_HELP = "Threads of a run, at most those of `compile --threads`."
 CORES_HELP = "big, little or all: which cores to use, the fastest first."
+
+# Parameters of the verbs that read a model.
+MODEL = typer.Argument(
+    ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
+)
+BOARD = typer.Option("host", "--board", help="Name or path of a board.")
+SHAPE = typer.Option(
+    [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
+)
+DIM = typer.Option([], "--dim", metavar="NAME=N", help="Value of a symbolic dimension.")
+OPT_LEVEL = typer.Option(3, "--opt-level", help="0 to 4.")
+DISABLE_PASS = typer.Option(
+    [], "--disable-pass", metavar="NAME", help="Leave out a pass (repeatable)."
+)
+IO_TYPE = typer.Option(
+    "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
+)
+REQUANT = typer.Option(
+    None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
+)
+OPTIMIZE = typer.Option("speed", "--optimize", help="speed, ram or flash.")
 
 _MAX_DIM = 2**31 - 1
 _SAVEZ = "write it with numpy.savez(path, input=array), by the model's own names"
@@ -188,20 +211,37 @@ def read_npz(path: Path) -> dict[str, Array]:
         raise UsageError(f"{path} is not an .npz file of plain arrays", remedy=_SAVEZ) from error
 
 
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A place to write to, which becomes ``path`` when the block is left; removed when it fails.
+
+    Raises:
+        OSError: it cannot take the place of ``path``.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays under their names, whole or not at all.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        with (
+            written_whole(path) as partial,
+            zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive,
+        ):
             # numpy.savez would take a tensor called "file" for an argument of its own.
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error

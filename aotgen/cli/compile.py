@@ -6,29 +6,34 @@ from pathlib import Path
 
 import typer
 
-from aotgen.cli.common import activity, parse_dims, parse_shapes
+from aotgen.cli.common import (
+    BOARD,
+    DIM,
+    DISABLE_PASS,
+    IO_TYPE,
+    MODEL,
+    OPT_LEVEL,
+    OPTIMIZE,
+    REQUANT,
+    SHAPE,
+    activity,
+    parse_dims,
+    parse_shapes,
+)
 from aotgen.errors import UsageError
 from aotgen.report.text import byte_text
 
 
 def compile_(
-    model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
-    ),
-    board: str = typer.Option("host", "--board", help="Name or path of a board."),
+    model: Path = MODEL,
+    board: str = BOARD,
     output: Path = typer.Option(
         ..., "-o", "--output", help="Folder of the project.", show_default=False
     ),
-    shape: list[str] = typer.Option(
-        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
-    ),
-    dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
-    ),
-    opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
-    disable_pass: list[str] = typer.Option(
-        [], "--disable-pass", metavar="NAME", help="Leave out a pass (repeatable)."
-    ),
+    shape: list[str] = SHAPE,
+    dim: list[str] = DIM,
+    opt_level: int = OPT_LEVEL,
+    disable_pass: list[str] = DISABLE_PASS,
     show_passes: bool = typer.Option(
         False, "--show-passes", help="Print what each pass changes, as a diff."
     ),
@@ -44,13 +49,9 @@ def compile_(
     prefix: str | None = typer.Option(
         None, "--prefix", help="Of public symbols; default from the file name."
     ),
-    io_type: str = typer.Option(
-        "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
-    ),
-    requant: str | None = typer.Option(
-        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
-    ),
-    optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
+    io_type: str = IO_TYPE,
+    requant: str | None = REQUANT,
+    optimize: str = OPTIMIZE,
     precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16.", hidden=True),
     force: bool = typer.Option(False, "--force", help="Replace a project that is already there."),
 ) -> None:

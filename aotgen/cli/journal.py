@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import typer
 
+from aotgen.cli.common import written_whole
 from aotgen.errors import UsageError
 from aotgen.report.text import digits, table
 
@@ -47,7 +47,8 @@ def merge(
         with journal.locked() if there else nullcontext():
             own = [p for p in files if there and p.exists() and p.samefile(output)]
             records = merged([_read(p, journal if p in own else None) for p in files])
-            _replace(output, "".join(f"{r.line()}\n" for r in records))
+            with written_whole(output.resolve()) as partial:  # a link stays one
+                partial.write_text("".join(f"{r.line()}\n" for r in records), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
     typer.echo(f"{output}: {len(records)} records of {len(by_task(records))} tasks")
@@ -158,23 +159,6 @@ def plot(
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
     typer.echo(f"{output}: {len(series)} tasks")
-
-
-def _replace(output: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    place = output.resolve()  # a link stays one
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(place)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
 
 
 def _read(path: Path, held: Journal | None = None) -> list[Record]:

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from aotgen.cli.common import RUNNER_HELP, activity, parse_dims, parse_shapes
+from aotgen.cli.common import (
+    BOARD,
+    DIM,
+    DISABLE_PASS,
+    IO_TYPE,
+    MODEL,
+    OPT_LEVEL,
+    OPTIMIZE,
+    REQUANT,
+    RUNNER_HELP,
+    SHAPE,
+    activity,
+    parse_dims,
+    parse_shapes,
+)
 from aotgen.errors import AotgenError, UsageError
 from aotgen.report.text import digits, table
 
@@ -24,10 +38,8 @@ class Interrupted(AotgenError):
 
 
 def tune(
-    model: Path = typer.Argument(
-        ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
-    ),
-    board: str = typer.Option("host", "--board", help="Name or path of a board."),
+    model: Path = MODEL,
+    board: str = BOARD,
     journal: Path | None = typer.Option(
         None, "--journal", metavar="FILE", help="Where results go; what it knows is not repeated."
     ),
@@ -77,24 +89,14 @@ def tune(
     no_network: bool = typer.Option(
         False, "--no-network", help="Do not time the best candidates inside the whole network."
     ),
-    shape: list[str] = typer.Option(
-        [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
-    ),
-    dim: list[str] = typer.Option(
-        [], "--dim", metavar="NAME=N", help="Value of a symbolic dimension."
-    ),
-    opt_level: int = typer.Option(3, "--opt-level", help="0 to 4."),
-    disable_pass: list[str] = typer.Option(
-        [], "--disable-pass", metavar="NAME", help="Leave out a pass (repeatable)."
-    ),
+    shape: list[str] = SHAPE,
+    dim: list[str] = DIM,
+    opt_level: int = OPT_LEVEL,
+    disable_pass: list[str] = DISABLE_PASS,
     threads: int = typer.Option(1, "--threads", help="As `compile --threads`."),
-    io_type: str = typer.Option(
-        "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
-    ),
-    requant: str | None = typer.Option(
-        None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
-    ),
-    optimize: str = typer.Option("speed", "--optimize", help="speed, ram or flash."),
+    io_type: str = IO_TYPE,
+    requant: str | None = REQUANT,
+    optimize: str = OPTIMIZE,
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -153,10 +155,10 @@ def tune(
 
 def _task_table(tunable: Tunable, numbers: list[int], as_json: bool) -> str:
     """What --list-tasks prints of the tasks with these numbers."""
-    from aotgen.tune.run import modelled_seconds
     from aotgen.tune.space import Space
 
-    seconds = [task.calls * modelled_seconds(task) for task in tunable.tasks]
+    spaces = [Space(task) for task in tunable.tasks]
+    seconds = [space.task.calls * space.modelled_seconds() for space in spaces]
     parts = zip(tunable.tasks, seconds, strict=True)
     total = sum(s for task, s in parts if not task.is_chain) or 1.0
     rows: list[dict[str, Any]] = []
@@ -170,7 +172,7 @@ def _task_table(tunable: Tunable, numbers: list[int], as_json: bool) -> str:
                 "calls": task.calls,
                 "macs": task.macs,
                 "templates": [t.name for t in task.templates()],
-                "points": Space(task).size,
+                "points": spaces[number - 1].size,
                 "share": seconds[number - 1] / total,
                 "layers": list(task.layers),
             }

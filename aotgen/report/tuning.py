@@ -132,8 +132,7 @@ class LineDisplay(TuneDisplay):
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._console = Console(file=self._stream, highlight=False, soft_wrap=True)
-        self._lines: dict[int, TaskLine] = {}
-        self._recent: list[int] = []
+        self._lines: dict[int, TaskLine] = {}  # what changed last stands last
         self._total: TotalLine | None = None
         self._live: Live | None = None
         if self._console.is_terminal:
@@ -144,10 +143,8 @@ class LineDisplay(TuneDisplay):
             self._live.start()
 
     def task(self, line: TaskLine) -> None:
+        self._lines.pop(line.index, None)
         self._lines[line.index] = line
-        if line.index in self._recent:
-            self._recent.remove(line.index)
-        self._recent.append(line.index)
         if self._live is not None:
             self._redraw()
         elif not line.pending:
@@ -177,7 +174,7 @@ class LineDisplay(TuneDisplay):
     def _redraw(self) -> None:
         assert self._live is not None
         room = max(1, self._console.size.height - 2)
-        shown = sorted(self._recent[-room:])
+        shown = sorted(list(self._lines)[-room:])
         rows = [Text(str(self._lines[i]), no_wrap=True, overflow="ellipsis") for i in shown]
         if self._total is not None:
             rows.append(Text(str(self._total), no_wrap=True, overflow="ellipsis"))

@@ -88,6 +88,10 @@ class Runner(ABC):
 
     name: str
 
+    cache_bytes: int = 0
+    """Of files that the last program did not need: a runner that copies files to its board leaves
+    so many there for one that does."""
+
     @abstractmethod
     def deploy(self, *programs: Path) -> None:
         """Make executables available where they run; a second call replaces them.

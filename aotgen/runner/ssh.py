@@ -86,8 +86,6 @@ class SshRunner(Runner):
         self._programs: dict[Path, LocalFile] = {}
         self._machine = ""
         self._reached = False
-        self.cache_bytes = 0
-        """Of files that the last program did not need; they stay for one that does."""
 
     def deploy(self, *programs: Path) -> None:
         for program in programs:
@@ -141,10 +139,7 @@ class SshRunner(Runner):
         return read_remote_text(self._connected(), path)
 
     def emulates(self, machine: str) -> bool:
-        if self.prefix:
-            return True
-        here = self._architecture()
-        return machine != here and machine not in _RUNS_TOO.get(here, ())
+        return bool(self.prefix) or not self._is_native(machine)
 
     def close(self) -> None:
         session, self._session, self._files = self._session, None, None
@@ -200,6 +195,11 @@ class SshRunner(Runner):
             )
         raise error
 
+    def _is_native(self, machine: str) -> bool:
+        """Whether the board's cores run programs of an architecture themselves."""
+        here = self._architecture()
+        return machine == here or machine in _RUNS_TOO.get(here, ())
+
     def _require_fit(self, program: Path) -> None:
         """
         Raises:
@@ -211,11 +211,11 @@ class SshRunner(Runner):
             raise UsageError(f"cannot read {program}: {error.strerror}") from error
         if elf is None or self.prefix:
             return
-        here = self._architecture()
-        if elf.machine != here and elf.machine not in _RUNS_TOO.get(here, ()):
+        if not self._is_native(elf.machine):
             # The kernel may know an emulator for it, which then has libraries of its own.
             emulated = self.read_text(f"/proc/sys/fs/binfmt_misc/qemu-{elf.machine}") or ""
             if not emulated.startswith("enabled"):
+                here = self._architecture()
                 raise BoardError(
                     f"{self.target} is {here}, {program.name} is built for {elf.machine}",
                     remedy=f"compile the model for a board that is {here} (aotgen boards list), or"

@@ -26,6 +26,7 @@ from aotgen.ir.types import Array, DType
 from aotgen.target.target import Target
 
 KnobValue = int | str | bool
+KnobKind = Literal["ordinal", "categorical", "boolean"]
 
 Border = tuple[tuple[int, int], ...]
 """Elements before and behind, per axis; empty for none."""
@@ -169,7 +170,7 @@ class Knob:
     """
 
     name: str
-    kind: Literal["ordinal", "categorical", "boolean"]
+    kind: KnobKind
     values: tuple[KnobValue, ...]
     unit: str = ""
 

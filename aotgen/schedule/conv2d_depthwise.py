@@ -43,7 +43,7 @@ from aotgen.schedule.depthwise_tile import (
     MAX_TAPS,
     Window,
     accumulators,
-    default_tile,
+    best_tile,
     depthwise_tiles,
     is_held,
     tile_cycles,
@@ -94,8 +94,8 @@ class Conv2dDepthwise(Template):
 
     def default(self, group: Group, target: Target) -> Config:
         shape = ConvShape.of(group.nodes[0])
-        tile = default_tile(window_of(shape), shape.out[1], shape.out[2], target)
-        return Config.of(**tile.as_dict(), c_block=0, hold_weights=True)
+        rows, cols = best_tile(window_of(shape), shape.out[1], shape.out[2], target)
+        return Config.of(oh_tile=rows, ow_tile=cols, c_block=0, hold_weights=True)
 
     def canonical(self, group: Group, target: Target, config: Config) -> Config:
         """A filter that fits the registers of no tile is held in none."""

@@ -165,7 +165,7 @@ class Conv2dFirst(DenseTemplate):
         strips = -(-shape.out[1] // strip_rows)
         image = _copy_context(shape, x.strides, lines, width)
         ahead: list[Block] = []
-        if config.get("prefetch_image", True):
+        if config["prefetch_image"]:
             ahead = _prefetch(shape, image, strip_rows, writer, target)
         writer.before_tile = ahead
         body = writer.wrap(

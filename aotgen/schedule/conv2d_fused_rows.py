@@ -49,6 +49,7 @@ from aotgen.schedule.fused_rows_chain import (
     PROJECT,
     Chain,
     chain_of,
+    known_chain,
 )
 from aotgen.schedule.fused_rows_model import (
     chain_knobs,
@@ -77,13 +78,13 @@ class Conv2dFusedRows(Template):
         return None
 
     def space(self, group: Group, target: Target) -> tuple[Knob, ...]:
-        return chain_knobs(_chain(group, target), target)
+        return chain_knobs(group, target)
 
     def default(self, group: Group, target: Target) -> Config:
-        return default_config(_chain(group, target), target)
+        return default_config(group, target)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
-        chain = _chain(group, target)
+        chain = known_chain(group, target)
         rows, tile = config.int("fuse_rows"), config.int("oh_tile")
         if rows % tile:
             raise ScheduleError(f"{rows} rows a step are no whole tiles of {tile} rows")
@@ -100,7 +101,7 @@ class Conv2dFusedRows(Template):
                 check_tile(min(c.ow_tile, width), c.vectors, target, problem.lane_step)
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        chain = _chain(group, target)
+        chain = known_chain(group, target)
         found = {name: need for s in chain.stages.values() for name, need in fused_needs(s).items()}
         x = group.nodes[0].input(0).name
         found[x] = Need(unit_inner=True) if chain.expand else chain.shape.need()
@@ -109,7 +110,7 @@ class Conv2dFusedRows(Template):
         return laid_out(needs, group, config, target)
 
     def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
-        if _chain(group, target).expand is None:
+        if known_chain(group, target).expand is None:
             return [pair for pair in layout_choices(group, target) if pair[0] == "strided"]
         return layout_choices(group, target)
 
@@ -124,16 +125,10 @@ class Conv2dFusedRows(Template):
         return alias(group, value)
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        return chain_seconds(_chain(group, target), config, target)
+        return chain_seconds(known_chain(group, target), config, target)
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
-        return _Writer(group, _chain(group, target), target, config, views).kernel()
-
-
-def _chain(group: Group, target: Target) -> Chain:
-    found = chain_of(group, target)
-    assert found is not None, group.name
-    return found
+        return _Writer(group, known_chain(group, target), target, config, views).kernel()
 
 
 @dataclass(frozen=True)

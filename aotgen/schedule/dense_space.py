@@ -194,6 +194,36 @@ def canonical_dense(problem: Problem, config: Config, target: Target, cuts: bool
     return Config.of(**{**knobs, **{k: v for k, v in found.items() if k in knobs}})
 
 
+def step_features(
+    pixels: int,
+    vectors: int,
+    unroll: int,
+    inner: int,
+    target: Target,
+    *,
+    lane_step: bool,
+    blocks: bool,
+) -> dict[str, float]:
+    """Of a tile's innermost loop.
+
+    Args:
+        inner: its steps.
+        unroll: those of a round.
+        lane_step, blocks: as in ``blocking.Problem``.
+    """
+    core, fmas = core_model(target), pixels * vectors
+    step = step_cycles(pixels, vectors, target, lane_step, blocks)
+    return {
+        "log2_trips": log2(inner / unroll),
+        "inner_rest": inner % unroll / inner,
+        "log2_unroll": math.log2(unroll),
+        "log2_step_cycles": math.log2(step),
+        "step_by_fma": step * core.fma / fmas,
+        "step_latency": core.latency * core.fma / fmas,
+        "step_loads": (vectors + pixels / (4 if lane_step else 1)) / fmas,
+    }
+
+
 def dense_features(problem: Problem, config: Config, target: Target) -> dict[str, float]:
     """Of a register tile and the loops around it (``aotgen.schedule.features``)."""
     c = _effective(problem, dense_config(config, target), target)
@@ -210,7 +240,6 @@ def dense_features(problem: Problem, config: Config, target: Target) -> dict[str
     held = tile_x + (panel * panels if c.block == 0 else panel * together)
     stream = calls * panel * panels if c.block == 0 else problem.x_bytes * -(-panels // together)
     unroll = max(4, c.k_unroll) if problem.lane_step else c.k_unroll
-    step = step_cycles(pixels, vectors, target, problem.lane_step, problem.blocks)
     fmas = pixels * vectors
     instructions = unroll * (fmas + vectors + pixels) + 3 * fmas
     tiles_s = tile_cycles(problem, c, target) / core.ghz * 1e-9
@@ -236,15 +265,17 @@ def dense_features(problem: Problem, config: Config, target: Target) -> dict[str
         "log2_tile_x_bytes": log2(tile_x),
         "log2_passes": log2(passes),
         "log2_part_bytes": log2(4 * pixels * calls * vectors * vl) if passes > 1 else 0.0,
-        "log2_trips": log2(problem.inner / unroll),
-        "inner_rest": problem.inner % unroll / problem.inner,
-        "log2_unroll": math.log2(unroll),
+        **step_features(
+            pixels,
+            vectors,
+            unroll,
+            problem.inner,
+            target,
+            lane_step=problem.lane_step,
+            blocks=problem.blocks,
+        ),
         "lines_a_step": c.next_lines / unroll,
         "log2_ahead_bytes": log2(4 * c.ahead),
-        "log2_step_cycles": math.log2(step),
-        "step_by_fma": step * core.fma / fmas,
-        "step_latency": core.latency * core.fma / fmas,
-        "step_loads": (vectors + pixels / (4 if problem.lane_step else 1)) / fmas,
         "log2_tile_seconds": log2_seconds(tiles_s),
         "log2_memory_seconds": log2_seconds(memory_s),
         "log2_model_seconds": log2_seconds(tiles_s + memory_s),

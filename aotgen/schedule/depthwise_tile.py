@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 
-from aotgen.schedule.base import Config
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.tiles import core_model, split_even
 from aotgen.target.target import Target
@@ -127,10 +126,15 @@ def tile_cycles(window: Window, rows: int, cols: int, h: int, w: int, target: Ta
 
 
 @lru_cache(maxsize=4096)
-def default_tile(window: Window, rows: int, cols: int, target: Target) -> Config:
-    """Knobs of the tile of least modelled time for a map of rows x cols outputs."""
-    best = min(
-        depthwise_tiles(window, rows, cols, target),
+def best_tile(
+    window: Window, rows: int, cols: int, target: Target, *, whole: bool = False
+) -> tuple[int, int]:
+    """The tile (rows, columns) of least modelled time for a map of rows x cols outputs.
+
+    Args:
+        whole: only tiles that divide the rows: one of a single output always does.
+    """
+    return min(
+        (t for t in depthwise_tiles(window, rows, cols, target) if not whole or rows % t[0] == 0),
         key=lambda t: (tile_cycles(window, rows, cols, t[0], t[1], target), -t[0] * t[1], t),
     )
-    return Config.of(oh_tile=best[0], ow_tile=best[1])

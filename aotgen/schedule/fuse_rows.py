@@ -10,9 +10,10 @@ it looks at time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aotgen.ir.graph import Graph, Group
-from aotgen.schedule.fused_rows_chain import Chain, chain_of, stage_kind
+from aotgen.schedule.fused_rows_chain import chain_of, known_chain, stage_kind
 from aotgen.schedule.fused_rows_model import RAM_LOSS, default_config, scratch_bytes
 from aotgen.schedule.plan import Choice, Measured, alternatives
 from aotgen.target.target import Target
@@ -112,18 +113,18 @@ def _best_cut(
     path: list[Group], graph: Graph, target: Target, measured: Measured | None, blocks: bool
 ) -> list[list[Group]]:
     """The path as runs of least time: Groups alone and Groups to merge."""
-    alone = [_best(g, target, measured, blocks) for g in path]
+    alone = [_alone(g, target, measured, blocks) for g in path]
     best: list[tuple[float, list[list[Group]]]] = [(0.0, [])]
     for end in range(1, len(path) + 1):
         before, cut = best[end - 1]
-        found = [(before + alone[end - 1].seconds, [*cut, [path[end - 1]]])]
+        found = [(before + alone[end - 1].best.seconds, [*cut, [path[end - 1]]])]
         for size in range(2, min(LONGEST, end) + 1):
             run = path[end - size : end]
-            chain = chain_of(_merged(run), target)
-            if chain is not None:
+            group = _merged(run)
+            if chain_of(group, target) is not None:
                 parts = alone[end - size : end]
-                seconds, exact = _merged_seconds(run, parts, target, measured, blocks)
-                seconds /= _limit(run, chain, graph, target, exact)
+                seconds, exact = _merged_seconds(group, parts, target, measured)
+                seconds /= _limit(run, group, graph, target, exact)
                 before, cut = best[end - size]
                 found.append((before + seconds, [*cut, run]))
         best.append(min(found, key=lambda f: f[0]))
@@ -135,31 +136,44 @@ def _best(group: Group, target: Target, measured: Measured | None, blocks: bool)
     return min(alternatives(group, target, measured, blocks), key=lambda c: c.seconds)
 
 
+@dataclass(frozen=True)
+class _Alone:
+    """What a Group of a path takes when it stays alone.
+
+    Attributes:
+        best: its fastest alternative.
+        modelled: seconds of the alternative that is the fastest by the models.
+        usual: seconds of that one beside the measured ones.
+    """
+
+    best: Choice
+    modelled: float
+    usual: float
+
+
+def _alone(group: Group, target: Target, measured: Measured | None, blocks: bool) -> _Alone:
+    best, default = (_best(group, target, m, blocks) for m in (measured, None))
+    known = _seconds_of(default, group, target, measured, blocks)
+    return _Alone(best, default.seconds, best.seconds if known is None else known)
+
+
 def _merged_seconds(
-    run: Sequence[Group],
-    parts: Sequence[Choice],
-    target: Target,
-    measured: Measured | None,
-    blocks: bool,
+    group: Group, parts: Sequence[_Alone], target: Target, measured: Measured | None
 ) -> tuple[float, bool]:
-    """Of the run as one Group, on the scale of its ``parts``, and whether they are measured. They
+    """Of a run as one Group, on the scale of its ``parts``, and whether they are measured. They
     are where all its parts are, too; else the models, which err alike, say what share of its parts'
     time it takes by default. What tuning gains for the parts says nothing of it, nor the reverse.
     """
-    group = _merged(run)
     merged = _best(group, target, measured, False)
     # The times of a tuned part in another layout stand on a measured one.
-    if merged.measured and all(part.measured or part.source == "tuned" for part in parts):
+    if merged.measured and all(p.best.measured or p.best.source == "tuned" for p in parts):
         return merged.seconds, True
-    usual = [_best(g, target, None, blocks) for g in run]
-    known = [_seconds_of(u, g, target, measured, blocks) for u, g in zip(usual, run, strict=True)]
-    seconds = [p.seconds if s is None else s for s, p in zip(known, parts, strict=True)]
     default = merged.template.default(group, target)
     cost = merged.template.cost(group, target, default)
     before = measured(group, merged.template, default) if measured is not None else None
     if merged.measured and before is not None:
         cost *= merged.seconds / before
-    return cost / sum(u.seconds for u in usual) * sum(seconds), False
+    return cost / sum(p.modelled for p in parts) * sum(p.usual for p in parts), False
 
 
 def _seconds_of(
@@ -175,12 +189,13 @@ def _seconds_of(
 
 
 def _limit(
-    run: Sequence[Group], chain: Chain, graph: Graph, target: Target, measured: bool
+    run: Sequence[Group], group: Group, graph: Graph, target: Target, measured: bool
 ) -> float:
-    """What share of its Groups' seconds a merged chain may take."""
+    """What share of its Groups' seconds a chain, merged to ``group``, may take."""
     if target.optimize == "ram":
-        scratch = scratch_bytes(chain, default_config(chain, target)) * target.threads
-        if _live_bytes([_merged(run)], graph) + scratch < _live_bytes(run, graph):
+        chain, default = known_chain(group, target), default_config(group, target)
+        scratch = scratch_bytes(chain, default) * target.threads
+        if _live_bytes([group], graph) + scratch < _live_bytes(run, graph):
             return 1 + RAM_LOSS
     guessed = not measured and target.isa in ("avx2", "avx512")
     return 1 - (MODELLED_GAIN_X86 if guessed else MIN_GAIN)

@@ -8,6 +8,7 @@ the model and the writer share.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from aotgen.ir.graph import Group, Node
@@ -40,7 +41,7 @@ class Chain:
         found = {EXPAND: self.expand, DEPTHWISE: self.depthwise, PROJECT: self.project}
         return {name: stage for name, stage in found.items() if stage is not None}
 
-    @property
+    @cached_property
     def shape(self) -> ConvShape:
         """Of the depthwise convolution."""
         return ConvShape.of(self.depthwise.nodes[0])
@@ -114,3 +115,10 @@ def chain_of(group: Group, target: Target) -> Chain | None:
     return Chain(
         stages[at], stages[0] if at else None, stages[-1] if at < len(stages) - 1 else None
     )
+
+
+def known_chain(group: Group, target: Target) -> Chain:
+    """The chain that a Group is known to be."""
+    found = chain_of(group, target)
+    assert found is not None, group.name
+    return found

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from aotgen.ir.graph import Group
 from aotgen.schedule.base import Config, Knob, KnobValue
 from aotgen.schedule.blocking import Problem, dense_config, predicted_seconds
 from aotgen.schedule.cache_model import block_loop_seconds, layout_cycles
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.schedule.dense import DenseConfig
-from aotgen.schedule.depthwise_tile import Window, depthwise_tiles, tile_cycles
-from aotgen.schedule.fused_rows_chain import EXPAND, PROJECT, Chain
+from aotgen.schedule.depthwise_tile import best_tile, depthwise_tiles, tile_cycles
+from aotgen.schedule.fused_rows_chain import EXPAND, PROJECT, Chain, known_chain
+from aotgen.schedule.group_memo import per_group
 from aotgen.schedule.layouts import X_LAYOUT, layout_of
 from aotgen.schedule.tiles import (
     L2_SEEN,
@@ -130,16 +132,6 @@ def _best_dense(problem: Problem, target: Target) -> DenseConfig:
     return best[2]
 
 
-def _stage_tile(window: Window, rows: int, cols: int, target: Target) -> tuple[int, int] | None:
-    """The depthwise tile of least modelled time that whole steps of ``rows`` are cut into."""
-    found = [t for t in depthwise_tiles(window, rows, cols, target) if rows % t[0] == 0]
-    if not found:
-        return None
-    return min(
-        found, key=lambda t: (tile_cycles(window, rows, cols, t[0], t[1], target), -t[0] * t[1], t)
-    )
-
-
 def ring_rows(chain: Chain, config: Config) -> int:
     """Rows of the ring: a window of one step and the rows that ``ring_steps`` more steps add, at
     most the whole map.
@@ -157,17 +149,17 @@ def _dense_values(name: str, problem: Problem, target: Target) -> dict[str, Knob
     return {f"{name}_{k}": v for k, v in zip(DENSE_KNOBS, values, strict=True)}
 
 
-def default_config(chain: Chain, target: Target) -> Config:
-    """The config of least modelled time; when optimising for RAM that of least scratch among those
-    that take little more.
+@per_group
+def default_config(group: Group, target: Target) -> Config:
+    """The config of least modelled time of a Group that is a chain; when optimising for RAM that of
+    least scratch among those that take little more.
     """
+    chain = known_chain(group, target)
     found: list[tuple[float, int, Config]] = []
     for rows in STEP_ROWS:
         if rows > max(1, chain.shape.out[1] // target.threads):
             continue
-        tile = _stage_tile(chain.window, rows, chain.shape.out[2], target)
-        if tile is None:
-            continue
+        tile = best_tile(chain.window, rows, chain.shape.out[2], target, whole=True)
         knobs: dict[str, KnobValue] = {"fuse_rows": rows, "oh_tile": tile[0], "ow_tile": tile[1]}
         for name in (EXPAND, PROJECT):
             if name in chain.stages:
@@ -188,10 +180,11 @@ def default_config(chain: Chain, target: Target) -> Config:
     return min(found, key=lambda f: f[:2])[2]
 
 
-def chain_knobs(chain: Chain, target: Target) -> tuple[Knob, ...]:
-    """All knobs with their legal values."""
+def chain_knobs(group: Group, target: Target) -> tuple[Knob, ...]:
+    """All knobs of a Group that is a chain, with their legal values."""
+    chain = known_chain(group, target)
     out = chain.shape.out
-    default = default_config(chain, target)
+    default = default_config(group, target)
     tiles = depthwise_tiles(chain.window, out[1], out[2], target)
     steps = [r for r in STEP_ROWS if r <= out[1]]
     knobs: list[tuple[str, set[int], str]] = [

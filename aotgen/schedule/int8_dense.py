@@ -42,7 +42,12 @@ from aotgen.schedule.int8_x86 import (
     why_not,
     words,
 )
-from aotgen.schedule.integer_features import BLOCK_BYTES, check_block, integer_features
+from aotgen.schedule.integer_features import (
+    BLOCK_BYTES,
+    check_block,
+    check_vectors,
+    integer_features,
+)
 from aotgen.schedule.intrinsics import U8S8_DOT4
 from aotgen.schedule.quantized import (
     ConstantWeights,
@@ -159,9 +164,7 @@ class Int8Dense(ConstantWeights):
             raise ScheduleError(f"{pixels} x {vectors} accumulators do not fit the registers")
         if pixels > tiled_pixels(group.nodes[0]):
             raise ScheduleError(f"a row has fewer than {pixels} pixels")
-        panels = -(-group.output.shape[-1] // target.vl)
-        if vectors > 1 and vectors // 2 >= panels:
-            raise ScheduleError(f"a tile of {vectors} vectors for {panels} vectors of channels")
+        check_vectors(group, target, vectors)
         check_block(target, config)
 
     def products(self, target: Target) -> float:

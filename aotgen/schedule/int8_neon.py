@@ -52,7 +52,14 @@ from aotgen.schedule.intrinsics import (
     Intrinsic,
     intrinsics_for,
 )
-from aotgen.schedule.quantized import ConstantWeights, as_conv, known_zero, reduction, title
+from aotgen.schedule.quantized import (
+    ConstantWeights,
+    as_conv,
+    group_count,
+    known_zero,
+    reduction,
+    title,
+)
 from aotgen.schedule.tiles import core_model, split_even
 from aotgen.target.target import Target
 
@@ -104,11 +111,9 @@ class Int8NeonDense(ConstantWeights):
     def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
         node = group.nodes[0]
         pixels, vectors = config.int("pixels"), config.int("vectors")
-        groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
-        core = core_model(target)
         live = pixels * vectors + pixels + vectors
-        cycles = _instructions(node, target, pixels, vectors) / core.fma
-        return integer_features(group, target, config, live=live, cycles=cycles, groups=groups)
+        cycles = _instructions(node, target, pixels, vectors) / core_model(target).fma
+        return integer_features(group, target, config, live=live, cycles=cycles)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
         tile = config.int("pixels"), config.int("vectors")
@@ -184,7 +189,7 @@ def _tiles(node: Node, target: Target) -> list[tuple[int, int]]:
 
 def _instructions(node: Node, target: Target, pixels: int, vectors: int) -> float:
     """Executed by all tiles of a layer."""
-    groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
+    groups = group_count(node)
     outputs = -(-(node.output.shape[-1] // groups) // LANES)
     depth = reduction(node)
     whole, tail = divmod(_pixels(node), pixels)
@@ -207,7 +212,7 @@ class _Writer:
         self.dot, self.family = _dot(target), _family(target)
         self.scaling = scaling(node)
         self.weights = weights_of(node)
-        self.groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
+        self.groups = group_count(node)
         self.depth = self.weights.stored.shape[1]
         self.rounded = -(-self.depth // CHUNK) * CHUNK
         self.outputs = len(self.weights.stored) // self.groups

@@ -13,7 +13,7 @@ from aotgen.schedule.features import (
     waste,
     work_features,
 )
-from aotgen.schedule.quantized import reduction, tiled_pixels
+from aotgen.schedule.quantized import group_count, reduction, tiled_pixels
 from aotgen.schedule.tiles import core_model
 from aotgen.target.target import Target
 
@@ -40,6 +40,15 @@ def check_integer_tile(group: Group, target: Target, pixels: int, vectors: int, 
     width = tiled_pixels(group.nodes[0])
     if pixels > max(1, width):
         raise ScheduleError(f"a tile of {pixels} pixels, but there are {width} together")
+    check_vectors(group, target, vectors)
+
+
+def check_vectors(group: Group, target: Target, vectors: int) -> None:
+    """Reject tiles of at least twice the vectors that the layer's channels are.
+
+    Raises:
+        ScheduleError: with the reason.
+    """
     panels = -(-group.output.shape[-1] // target.vl)
     if vectors > 1 and vectors // 2 >= panels:
         raise ScheduleError(f"a tile of {vectors} vectors for {panels} vectors of channels")
@@ -64,7 +73,6 @@ def integer_features(
     live: int,
     cycles: float,
     size: int = 1,
-    groups: int = 1,
 ) -> dict[str, float]:
     """Of knobs ``pixels``, ``vectors`` and perhaps ``block_bytes``.
 
@@ -72,12 +80,11 @@ def integer_features(
         live: vector registers in use.
         cycles: modelled cycles of all tiles; for comparing configs of a template.
         size: bytes of an element of a packed patch.
-        groups: of the convolution.
     """
     node = group.nodes[0]
     pixels, vectors = config.int("pixels"), config.int("vectors")
     block = int(config.get("block_bytes", 0))
-    depth, width = reduction(node), tiled_pixels(node)
+    depth, width, groups = reduction(node), tiled_pixels(node), group_count(node)
     outputs = node.output.shape[-1] // groups
     total = (node.output.type.numel or 0) // node.output.shape[-1]
     across = vectors * target.vl

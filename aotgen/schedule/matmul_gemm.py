@@ -231,7 +231,7 @@ class MatmulBatch(MatmulTemplate):
         k_stride, n_stride = b.strides[-2:][::-1] if shape.trans_b else b.strides[-2:]
         own = broadcast_strides(b.strides[:-2], b.shape[:-2], len(shape.batch))
         leading = [Axis(a.extent, {**a.strides, "w": s}) for a, s in zip(leading, own, strict=True)]
-        in_place = n_stride == 1 and not config.get("pack_b", shape.m > 2 * cfg.oh_tile)
+        in_place = n_stride == 1 and not config["pack_b"]
         outer = collapse(leading) if leading else []
         dense = Dense(
             tuple(a for a in outer if a.extent > 1),

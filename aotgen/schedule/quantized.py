@@ -64,6 +64,11 @@ def known_zero(node: Node, index: int) -> Ints:
     return value.const.reshape(-1).astype(np.int64)
 
 
+def group_count(node: Node) -> int:
+    """Groups of a convolution; a product of matrices is one."""
+    return int(node.attrs["groups"]) if node.op == "qconv" else 1
+
+
 def reduction(node: Node) -> int:
     """Products summed per output."""
     w: tuple[int, ...] = node.input(1).shape

@@ -28,6 +28,7 @@ from aotgen.schedule.quantized import (
     ConstantWeights,
     as_conv,
     channel_args,
+    group_count,
     is_flat,
     is_wide,
     operands_of,
@@ -89,7 +90,7 @@ class QuantizedDense(ConstantWeights):
     def features(self, group: Group, target: Target, config: Config) -> dict[str, float]:
         node = group.nodes[0]
         pixels, vectors = config.int("pixels"), config.int("vectors")
-        groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
+        groups = group_count(node)
         rows = tiled_pixels(node)
         panels = -(-(node.output.shape[-1] // groups) // (vectors * target.vl)) * groups
         maps = math.prod(node.output.shape[:-1]) / rows
@@ -101,7 +102,6 @@ class QuantizedDense(ConstantWeights):
             live=live_registers(pixels, vectors),
             cycles=pairs * tile_step(pixels, vectors, target),
             size=2,
-            groups=groups,
         )
 
     def products(self, target: Target) -> float:
@@ -113,7 +113,7 @@ class QuantizedDense(ConstantWeights):
         zero = node.optional(3)
         runtime = zero if zero is not None and not zero.is_const else None
         operands = operands_of(node, fold=runtime is None)
-        groups = int(node.attrs["groups"]) if node.op == "qconv" else 1
+        groups = group_count(node)
         products = operands.weights.shape[1]
         depth = products + products % 2
         outputs = len(operands.weights) // groups

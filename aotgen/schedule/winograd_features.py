@@ -4,11 +4,10 @@ names that all dense kernels have (``aotgen.schedule.features``), and its transf
 
 from __future__ import annotations
 
-import math
-
 from aotgen.schedule.dense import DenseConfig
+from aotgen.schedule.dense_space import step_features
 from aotgen.schedule.features import log2, log2_ratio, resident, tile_features, waste
-from aotgen.schedule.tiles import core_model, padded, registers, step_cycles
+from aotgen.schedule.tiles import padded, registers
 from aotgen.schedule.winograd_tiling import Tiling
 from aotgen.target.target import Target
 
@@ -19,10 +18,9 @@ def winograd_features(t: Tiling, c: DenseConfig, target: Target) -> dict[str, fl
     Args:
         c: of the register tile of a product.
     """
-    core, vl, shape = core_model(target), t.vl, t.shape
+    vl, shape = t.vl, t.shape
     pixels, vectors, steps = min(c.oh_tile, t.rows), c.vectors, t.steps
     live = registers(pixels, vectors, target, target.has_neon)
-    step = step_cycles(pixels, vectors, target, target.has_neon, t.interleaved)
     fmas = pixels * vectors
     panels = -(-t.outputs // (vectors * vl))
     calls = -(-t.rows // pixels)
@@ -50,14 +48,16 @@ def winograd_features(t: Tiling, c: DenseConfig, target: Target) -> dict[str, fl
         "log2_panel_bytes": log2(panel),
         "log2_tile_x_bytes": log2(tile_x),
         "log2_passes": log2(passes),
-        "log2_trips": log2(steps / unroll),
-        "inner_rest": steps % unroll / steps,
-        "log2_unroll": math.log2(unroll),
+        **step_features(
+            pixels,
+            vectors,
+            unroll,
+            steps,
+            target,
+            lane_step=target.has_neon,
+            blocks=t.interleaved,
+        ),
         "lines_a_step": c.next_lines / unroll,
-        "log2_step_cycles": math.log2(step),
-        "step_by_fma": step * core.fma / fmas,
-        "step_latency": core.latency * core.fma / fmas,
-        "step_loads": (vectors + pixels / (4 if target.has_neon else 1)) / fmas,
         "log2_blocks": log2(t.blocks),
         "log2_scratch_bytes": log2(t.scratch_bytes),
         "scratch_by_l2": log2_ratio(t.scratch_bytes, target.l2_bytes),

@@ -112,7 +112,7 @@ class Tiling:
         """Floats from one vector of channels of a transformed input to the next."""
         return self.read_frames * self.tiles * self.vl if self.interleaved else self.vl
 
-    @property
+    @cached_property
     def scratch_bytes(self) -> int:
         return 4 * self.points * (self.v_point + self.sum_point)
 

@@ -46,12 +46,17 @@ _UNUSED_S = 24 * 3600.0
 
 _FULL = "No space left on device"
 
-_SOURCES = ("device.c", "candidate.c", "board.c", "governor.c")
-_HEADERS = {
-    "device.h": "tune/device.h.j2",
-    "board.h": "project/board.h.j2",
-    "count_region.h": "runtime/count_region.h.j2",
-}
+_DEVICE_FILES = (
+    "tune/device.h",
+    "tune/child.h",
+    "project/board.h",
+    "runtime/count_region.h",
+    "tune/device.c",
+    "tune/child.c",
+    "tune/candidate.c",
+    "project/board.c",
+    "project/governor.c",
+)
 
 
 @dataclass(frozen=True)
@@ -154,15 +159,15 @@ class Builder:
     @cached_property
     def _device(self) -> list[Path]:
         """Objects of what is the same in every bundle."""
-        texts = {name: _device_text(path) for name, path in _HEADERS.items()}
+        texts = device_files()
+        headers = {name: text for name, text in texts.items() if name.endswith(".h")}
         objects = []
         with self._cache.scratch() as folder:
-            for name, text in texts.items():
+            for name, text in headers.items():
                 (folder / name).write_text(text, encoding="utf-8")
-            for name in _SOURCES:
-                room = "tune" if name in ("device.c", "candidate.c") else "project"
-                source = _device_text(f"{room}/{name}.j2")
-                key = self._key("\0".join([source, *texts.values()]))
+            for name in [name for name in texts if name not in headers]:
+                source = texts[name]
+                key = self._key("\0".join([source, *headers.values()]))
                 path, error = self._object(key, source, folder, name, [f"-I{folder}"])
                 if path is None:
                     raise ToolchainError(f"{self.argv[0]} cannot compile {name}: {error}")
@@ -231,7 +236,7 @@ class Builder:
         """Returns the linker's first error, empty when there is none."""
         names = sorted({bundle.cases[n].unit for n in cases})
         with self._cache.scratch() as folder:
-            (folder / "device.h").write_text(_device_text(_HEADERS["device.h"]), encoding="utf-8")
+            (folder / "device.h").write_text(_device_text("tune/device.h"), encoding="utf-8")
             (folder / "table.c").write_text(table_source(bundle, cases), encoding="utf-8")
             static = ["-static"] if self.board.static else []
             argv = [*self.argv, *self.flags, "-O0", *static, "table.c"]
@@ -321,8 +326,13 @@ def _oldest(folder: Path, pattern: str, most: int, before: float = math.inf) -> 
         yield path
 
 
+def device_files() -> dict[str, str]:
+    """Texts of what the device program has in every bundle, headers and C files, by name."""
+    return {path.rpartition("/")[2]: _device_text(path) for path in _DEVICE_FILES}
+
+
 def _device_text(path: str) -> str:
-    return render(path, p="device", P="DEVICE")
+    return render(f"{path}.j2", p="device", P="DEVICE")
 
 
 def _usual_compiler() -> list[str]:

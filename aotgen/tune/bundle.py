@@ -33,6 +33,7 @@ Element = Literal["exact", "f32", "f64", "near_i8", "near_u8"]
 integers that were rounded from floats, at most one step apart."""
 
 MAX_RANK = 16
+"""Axes of an output: DEVICE_RANK of the device program."""
 
 _ORACLES = 32
 """Tasks whose inputs and outputs are kept: a tuner comes back to the same ones."""
@@ -179,12 +180,11 @@ class _Bundle:
         template = task.template(point.template)
         if template is None:
             raise ScheduleError(f"template {point.template} does not apply")
-        task_blocks = task.blocks(template, point.config)
+        blocks = task.blocks(template, point.config)
         kernel = task.kernel(template, point.config)
         knobs = " ".join(f"{k}={v}" for k, v in point.config.values)
-        case = self._case(
-            f"{task.title}: {point.template} {knobs}", task, kernel, task_blocks, oracle
-        )
+        title = comment_safe(f"{task.title}: {point.template} {knobs}")
+        case = self._case(title, task, kernel, blocks, oracle)
         # Equal kernels with equal data are one case, whichever config they come from.
         same = next((c for c in self.cases if _identity(c) == _identity(case)), case)
         self.members.append(self.cases.setdefault(same, len(self.cases)))
@@ -231,10 +231,10 @@ class _Bundle:
         units = kernel.units
         cut = min(kernel.rows, kernel.grain * (units * 3 // 7 or 1)) if units > 1 else 0
         return Case(
-            comment_safe(title),
+            title,
             task.key,
             kernel_hash(kernel),
-            self._unit(comment_safe(title), task, kernel),
+            self._unit(title, task, kernel),
             tuple(buffers),
             tuple(arguments),
             kernel.rows,
@@ -353,9 +353,6 @@ def files_of(
     return files, places
 
 
-_ROLES = {role: f"DEVICE_{role.upper()}" for role in ("input", "const", "output", "scratch")}
-
-
 def table_source(bundle: Bundle, built: Sequence[int]) -> str:
     """table.c: the cases that could be compiled, in this order, with the files of ``files_of``.
 
@@ -372,7 +369,7 @@ def table_source(bundle: Bundle, built: Sequence[int]) -> str:
     def described(buffer: Buffer) -> dict[str, object]:
         file, at = places[buffer.blob] if buffer.blob else (-1, 0)
         return {
-            "role": _ROLES[buffer.role],
+            "role": f"DEVICE_{buffer.role.upper()}",
             "file": file,
             "at": at,
             "bytes": buffer.bytes,

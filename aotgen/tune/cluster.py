@@ -48,10 +48,10 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class _Part:
-    """Candidates under way together."""
+    """What is under way together: a bundle, and of which of its cases candidates are."""
 
-    candidates: tuple[Candidate, ...]
     bundle: Bundle
+    members: tuple[tuple[Candidate, int], ...]
 
 
 @dataclass
@@ -207,16 +207,15 @@ class ClusterMeasurer:
         """Render candidates and give them to the scheduler; those that failed at once."""
         bundle, failed = self._bundler.bundle(candidates)
         yield from (replace(outcome, kind=self.kind) for _, outcome in failed)
-        kept = [
-            c for c, member in zip(candidates, bundle.members, strict=True) if member is not None
-        ]
-        if not kept:
+        numbered = zip(candidates, bundle.members, strict=True)
+        members = tuple((c, number) for c, number in numbered if number is not None)
+        if not members:
             return
-        known = {c.task.key for c in kept}
+        known = {c.task.key for c, _ in members}
         best = {key: seconds for key, seconds in self.best.items() if key in known}
         request = Request(bundle, self.options, self.kind, best)
         future = self._send(flight, packed(worker.measure, request))
-        flight.pending[future] = _Part(candidates, bundle)
+        flight.pending[future] = _Part(bundle, members)
 
     def _send(self, flight: _Flight, data: bytes) -> distributed.Future:
         """Give the scheduler something to do for a worker with the board."""
@@ -274,22 +273,18 @@ class ClusterMeasurer:
             if not self._look():
                 raise report.error
         measured = {number for number, _ in report.results}
-        left = [
-            candidate
-            for candidate, member in zip(part.candidates, part.bundle.members, strict=True)
-            if member is not None and member not in measured
-        ]
+        left = [candidate for candidate, number in part.members if number not in measured]
         if left:
             flight.waiting.appendleft(tuple(left))
 
     def _outcomes(self, report: Report, part: _Part) -> Iterator[Outcome]:
         board = self._numbers.setdefault(report.worker, len(self._numbers))
         results = dict(report.results)
-        for candidate, member in zip(part.candidates, part.bundle.members, strict=True):
-            result = None if member is None else results.get(member)
-            if member is None or result is None:
+        for candidate, number in part.members:
+            result = results.get(number)
+            if result is None:
                 continue
-            outcome = result.outcome(candidate, part.bundle.cases[member].kernel, self.kind)
+            outcome = result.outcome(candidate, part.bundle.cases[number].kernel, self.kind)
             if outcome.seconds is not None:
                 key = candidate.task.key
                 self.best[key] = min(self.best.get(key, outcome.seconds), outcome.seconds)
@@ -298,14 +293,12 @@ class ClusterMeasurer:
 
     def _given_up(self, lost: int, part: _Part, flight: _Flight) -> Iterator[Outcome]:
         """What follows when so many workers were lost at the same bundle."""
-        members = zip(part.candidates, part.bundle.members, strict=True)
-        kept = [(candidate, member) for candidate, member in members if member is not None]
         if len(part.bundle.cases) > 1:
-            flight.waiting.extend((candidate,) for candidate, _ in kept)
+            flight.waiting.extend((candidate,) for candidate, _ in part.members)
             return
         message = f"{lost} workers were lost while one of them measured it alone"
-        for candidate, member in kept:
-            kernel = part.bundle.cases[member].kernel
+        for candidate, number in part.members:
+            kernel = part.bundle.cases[number].kernel
             yield Outcome(candidate, "crash", kind=self.kind, message=message, kernel=kernel)
 
     def _look(self) -> dict[str, Any]:

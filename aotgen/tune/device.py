@@ -87,8 +87,12 @@ class DeviceOptions:
             words += ["--cpu", str(self.cpu)]
         if self.sysfs_root is not None:
             words += ["--sysfs-root", self.sysfs_root]
-        flags = {"--count": self.count, "--no-governor": not self.governor}
-        return words + [flag for flag, on in {**flags, "--no-board": not self.board}.items() if on]
+        flags = {
+            "--count": self.count,
+            "--no-governor": not self.governor,
+            "--no-board": not self.board,
+        }
+        return words + [flag for flag, on in flags.items() if on]
 
 
 @dataclass(frozen=True)

@@ -201,9 +201,8 @@ class BoardMeasurer:
         jobs = max(1, cores - 2) if self._overlaps and here and not self._counts else cores
         self._builder = builder or Builder(board, self.options.compiler, jobs)
         self._bundler = Bundler(board)
-        self._device = Device(runner, _device_options(board, here, qemu, self))
-        if hasattr(runner, "cache_bytes"):
-            runner.cache_bytes = _REMOTE_BLOB_BYTES
+        self._device = Device(runner, _device_options(board, self.options, here, qemu))
+        runner.cache_bytes = _REMOTE_BLOB_BYTES
         self._stack = ExitStack()
         self._folder: Path | None = None
         self._log: CountLog | None = None
@@ -215,11 +214,6 @@ class BoardMeasurer:
         """Of its outcomes. That of a board out of reach is a guess until it answers."""
         self._settle()
         return self._kind or "measured"
-
-    @property
-    def counts(self) -> bool:
-        """Whether it counts instructions instead of time."""
-        return self._counts
 
     @property
     def batch(self) -> int:
@@ -378,9 +372,15 @@ class BoardMeasurer:
 
 
 def _device_options(
-    board: Board, here: bool, emulated: bool, measurer: BoardMeasurer
+    board: Board, options: MeasureOptions, here: bool, emulated: bool
 ) -> DeviceOptions:
-    options = measurer.options
+    """
+    Args:
+        board: that candidates are built for.
+        options: how to measure.
+        here: programs run on this computer.
+        emulated: they do so under an emulator that can count.
+    """
     rotate = options.rotate_bytes
     if rotate is None:
         rotate = min(ROTATE_BYTES, board.ram_bytes // 16) if board.ram_bytes else ROTATE_BYTES
@@ -401,7 +401,7 @@ def _device_options(
         cpu=cpu,
         governor=options.governor,
         board=not emulated,
-        count=measurer.counts,
+        count=emulated and not options.emulated,
         sysfs_root=options.sysfs_root,
         patience_s=options.patience,
     )

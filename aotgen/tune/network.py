@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from aotgen.bench import BenchOptions
 from aotgen.errors import BoardError
+from aotgen.loading import target_of
 from aotgen.project import Project
 from aotgen.runner.base import Runner
 from aotgen.schedule.base import Config
@@ -24,7 +25,7 @@ from aotgen.scratch import own_folder
 from aotgen.target.board import Board
 from aotgen.tune.journal import Record, by_task, ranked, record_of
 from aotgen.tune.outcome import Candidate, Outcome
-from aotgen.tune.schedules import holds
+from aotgen.tune.schedules import Chosen, holds
 from aotgen.tune.task import Point, Task
 
 if TYPE_CHECKING:
@@ -173,9 +174,7 @@ def _project(
     model: bytes | Path,
     points: Mapping[str, Point],
 ) -> Project:
-    from aotgen.api import target_of
     from aotgen.codegen.project import generate
-    from aotgen.tune.schedules import Chosen
 
     generate(
         graph,

@@ -5,28 +5,33 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aotgen.errors import AotgenError, BoardError, UsageError
+from aotgen.loading import (
+    Progress,
+    load_for,
+    optimise,
+    requant_of,
+    self_contained,
+    target_of,
+)
 from aotgen.options import CompileOptions
 from aotgen.report.tuning import TotalLine, TuneDisplay
 from aotgen.target.board import Board
 from aotgen.tune.journal import Journal, skipped_text
 from aotgen.tune.measure import ROTATE_BYTES, MeasureOptions, make_measurer
 from aotgen.tune.session import SearchOptions, Session, TaskResult, TuneResult
-from aotgen.tune.space import Space
 from aotgen.tune.task import Task, tasks_of
 
 if TYPE_CHECKING:
     from aotgen.ir.graph import Graph
     from aotgen.tune.cluster import ClusterMeasurer
     from aotgen.tune.measure import BoardMeasurer, PoolMeasurer
-
-Progress = Callable[[str], None]
 
 _NUMBERS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 
@@ -56,8 +61,6 @@ class Tunable:
             UsageError: the board's kernels are not in C, or nothing in the model has a choice.
             ModelError, UnsupportedError, ShapeError: see ``aotgen.load``.
         """
-        from aotgen.api import requant_of, target_of
-
         self.model = model
         self.board = board
         self.options = options = replace(options, requant=requant_of(model, options.requant))
@@ -73,7 +76,6 @@ class Tunable:
 
     def graph(self, progress: Progress = lambda stage: None) -> Graph:
         """The model anew, after the passes and ready for plan."""
-        from aotgen.api import load_for, optimise
         from aotgen.codegen.lower import legalize_outputs
         from aotgen.memory.states import legalize_states
 
@@ -194,12 +196,6 @@ def measure_options(
     return options
 
 
-def modelled_seconds(task: Task) -> float:
-    """Of one call with compile's default, by its template's model; 0 when there is none."""
-    space = Space(task)
-    return next((c for p in space.default() if math.isfinite(c := space.cost(p))), 0.0)
-
-
 def run_tuning(
     tunable: Tunable,
     tasks: Sequence[tuple[int, Task]],
@@ -318,7 +314,6 @@ def _retime(
     told: Progress,
 ) -> tuple[float, ...]:
     """Milliseconds of one run of each network that was timed; its layers are in the journal."""
-    from aotgen.api import self_contained
     from aotgen.runner.select import runner_for
     from aotgen.tune.network import retime
 

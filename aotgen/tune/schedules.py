@@ -23,6 +23,7 @@ from aotgen.tune.task import (
     key_of,
     memory_orders,
     task_of,
+    template_for,
 )
 
 Transfer = Callable[[Task], Point | None]
@@ -163,10 +164,8 @@ def fits(group: Group, target: Target, point: Point) -> bool:
     """Whether a point is legal for a Group of a model: its template is there and applies, it has
     the template's knobs, and the static check accepts their values.
     """
-    from aotgen.schedule.registry import anchor_templates
-
-    template = next((t for t in anchor_templates() if t.name == point.template), None)
-    if template is None or template.applies(group, target) is not None:
+    template = template_for(group, target, point.template)
+    if template is None:
         return False
     knobs = {knob.name: knob.values for knob in template.space(group, target)}
     values = point.config.as_dict()
@@ -231,10 +230,8 @@ def holds(task: Task, record: Record) -> bool:
 
 def current_kernel(task: Task, point: Point) -> str:
     """The hash of the C that a point gives now; empty when it is not legal or gives none."""
-    if not fits(task.group, task.target, point):
-        return ""
     template = task.template(point.template)
-    if template is None:
+    if template is None or not fits(task.group, task.target, point):
         return ""
     try:
         return kernel_hash(task.kernel(template, point.config))

@@ -175,8 +175,7 @@ class TaskState:
         self.trials = self.measured = self.failed = 0
         self.elapsed = 0.0
         self.exhausted = False
-        costs = [c for p in self.space.default() if math.isfinite(c := self.space.cost(p))]
-        self.weight = task.calls * next(iter(costs), 0.0)
+        self.weight = task.calls * self.space.modelled_seconds()
         self._tuner: Tuner | None = None
         self._heard = 0
         self._seen: set[Point] = set()

@@ -12,17 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from random import Random
-from typing import Literal
 
 import numpy as np
 
 from aotgen.ir.types import Array
-from aotgen.schedule.base import Config, Knob, KnobValue, Template
+from aotgen.schedule.base import Config, Knob, KnobKind, KnobValue, Template
 from aotgen.schedule.registry import preferred
 from aotgen.tune.model import TEMPLATE
 from aotgen.tune.task import Point, Task
 
-Kind = Literal["ordinal", "categorical", "boolean"]
 Place = tuple[int, ...]
 """Of every knob, in the order of the template's space, the index of its value."""
 
@@ -95,6 +93,10 @@ class SearchSpace(ABC):
     @abstractmethod
     def cost(self, point: Point) -> float:
         """Modelled seconds of one call, inf when no model says."""
+
+    def modelled_seconds(self) -> float:
+        """Of one call with compile's default, by its template's model; 0 when there is none."""
+        return next((c for p in self.default() if math.isfinite(c := self.cost(p))), 0.0)
 
     def place(self, point: Point) -> Place:
         """Where a point lies in its template's space.
@@ -307,7 +309,7 @@ class TableSpace(SearchSpace):
         key: str,
         points: Sequence[Point],
         features: Sequence[Mapping[str, float]],
-        kinds: Mapping[str, Kind] | None = None,
+        kinds: Mapping[str, KnobKind] | None = None,
     ) -> None:
         self.key = key
         self._points = list(points)
@@ -397,7 +399,9 @@ def _nearest(knob: Knob, value: KnobValue, otherwise: KnobValue) -> KnobValue:
     return min(knob.values, key=lambda v: (abs(int(v) - int(value)), int(v)))
 
 
-def _knobs_of(points: Sequence[Point], kinds: Mapping[str, Kind]) -> dict[str, tuple[Knob, ...]]:
+def _knobs_of(
+    points: Sequence[Point], kinds: Mapping[str, KnobKind]
+) -> dict[str, tuple[Knob, ...]]:
     """By template, its knobs with the values that occur."""
     values: dict[str, dict[str, set[KnobValue]]] = {}
     for point in points:

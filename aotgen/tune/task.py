@@ -145,6 +145,14 @@ class Point:
     config: Config
 
 
+def template_for(group: Group, target: Target, name: str) -> Template | None:
+    """The template of this name, None when there is none or it does not apply to a Group."""
+    from aotgen.schedule.registry import anchor_templates
+
+    found = next((t for t in anchor_templates() if t.name == name), None)
+    return found if found is not None and found.applies(group, target) is None else None
+
+
 def kernel_hash(kernel: Kernel) -> str:
     """16 hexadecimal digits that change when a template prints other C or passes other things."""
     parts = [kernel.body, str(kernel.rows), str(kernel.grain)]
@@ -165,21 +173,22 @@ def tasks_of(graph: Graph, target: Target, extra: Sequence[Group] = ()) -> list[
     """
     orders = memory_orders(graph, target)
     groups = graph.groups or []
-    single = {describe(group, target, orders) for group in groups}
+    single = set(groups)
     found: dict[str, list[Group]] = {}
     for group in [*groups, *extra]:
         if has_choice(group, target):
             found.setdefault(describe(group, target, orders), []).append(group)
+    # Groups of the graph come before further ones.
     return [
-        replace(task_of(same, target, orders), is_chain=text not in single)
-        for text, same in found.items()
+        replace(task_of(same, target, orders), is_chain=same[0] not in single)
+        for same in found.values()
     ]
 
 
 def task_of(groups: Sequence[Group], target: Target, orders: Mapping[str, tuple[int, ...]]) -> Task:
     """The task of Groups that ``describe`` has the same text for."""
     text = describe(groups[0], target, orders)
-    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    key = _key(text)
     group, names = _isolated(groups[0], key)
     own = {names[n]: o for n, o in orders.items() if n in names}
     macs = sum(count(n) for n in groups[0].nodes if (count := op_def(n.op).macs))
@@ -195,7 +204,11 @@ def key_of(group: Group, target: Target, orders: Mapping[str, tuple[int, ...]]) 
         target: what kernels are rendered for.
         orders: from ``memory_orders``.
     """
-    return hashlib.sha256(describe(group, target, orders).encode()).hexdigest()[:16]
+    return _key(describe(group, target, orders))
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def describe(group: Group, target: Target, orders: Mapping[str, tuple[int, ...]]) -> str:

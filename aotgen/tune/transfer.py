@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 from aotgen.errors import UsageError
 from aotgen.target.target import Target
@@ -65,8 +67,13 @@ class JournalTransfer:
         self._rows = [r for r in records if r.isa == target.isa and r.core == target.core]
         orders = (ranked(found) for found in by_task(self._rows).values())
         self._best = [order[0].record.point for order in orders if order]
-        self._trained: CostModel | None = None
-        self._untrainable = not predicts
+        counts = Counter(
+            r.template
+            for r in self._rows
+            if r.status == "ok" and r.features and r.kind != "network"
+        )
+        self._known = {name for name, n in counts.items() if predicts and n >= MIN_ROWS}
+        """Templates that the cost model may speak for."""
 
     def __call__(self, task: Task) -> Point | None:
         """The config to take, or None for the default."""
@@ -89,16 +96,13 @@ class JournalTransfer:
         return None
 
     def _predicted(self, task: Task) -> Point | None:
-        counts: dict[str, int] = {}
-        for record in self._rows:
-            if record.status == "ok" and record.features and record.kind != "network":
-                counts[record.template] = counts.get(record.template, 0) + 1
-        known = {name for name, count in counts.items() if count >= MIN_ROWS}
+        if not self._known:
+            return None
         space = Space(task)
         default = next(iter(space.default()), None)
-        if default is None or default.template not in known:
+        if default is None or default.template not in self._known:
             return None
-        model = self._model()
+        model = self._model
         if model is None:
             return None
         points = dict.fromkeys([default, *(p for p in self._best if space.is_legal(p))])
@@ -107,22 +111,21 @@ class JournalTransfer:
             point = space.random(rng)
             if point is not None:
                 points[point] = None
-        asked = [p for p in points if p.template in known]
+        asked = [p for p in points if p.template in self._known]
         mean, std = model.predict([space.features(p) for p in asked])
         gains = [float(mean[0] - m - s) for m, s in zip(mean, std, strict=True)]
         best = max(range(1, len(asked)), key=lambda i: (gains[i], -i), default=0)
         return asked[best] if gains[best] > -math.log1p(-MIN_GAIN) else None
 
+    @cached_property
     def _model(self) -> CostModel | None:
-        if self._trained is None and not self._untrainable:
-            try:
-                model = CostModel("", SEED)
-            except UsageError:
-                self._untrainable = True
-                return None
-            model.fit(rows_of(self._rows))
-            self._trained = model
-        return self._trained
+        """Trained on all rows; None without xgboost."""
+        try:
+            model = CostModel("", SEED)
+        except UsageError:
+            return None
+        model.fit(rows_of(self._rows))
+        return model
 
 
 def _computation(text: str) -> str:

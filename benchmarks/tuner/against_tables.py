@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,6 +21,9 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 from layers import LAYERS, layer_task  # noqa: E402
 from tables import FOLDER, load  # noqa: E402
 
+from aotgen.api import target_of  # noqa: E402
+from aotgen.options import CompileOptions  # noqa: E402
+from aotgen.target.board import load_board  # noqa: E402
 from aotgen.tune.measure import MeasureOptions, make_measurer  # noqa: E402
 from aotgen.tune.outcome import Candidate, Measurer  # noqa: E402
 from aotgen.tune.search import Tuner  # noqa: E402
@@ -63,10 +67,6 @@ def main() -> None:
     parser.add_argument("--core", type=int, help="that candidates stay on")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the tables")
     arguments = parser.parse_args()
-    from aotgen.api import target_of
-    from aotgen.options import CompileOptions
-    from aotgen.target.board import load_board
-
     board = load_board("host")
     print("| layer | trials | found, ms | table's best, ms | ratio | template |")
     print("|---|--:|--:|--:|--:|---|")
@@ -75,13 +75,11 @@ def main() -> None:
         if target_of(board, CompileOptions()) != table.target:
             parser.error(f"table {layer} was recorded on another computer; record it anew")
         task = layer_task(layer, table.target)
-        measurer = make_measurer(board, None, MeasureOptions(batch=16, cpu=arguments.core))
-        try:
+        options = MeasureOptions(batch=16, cpu=arguments.core)
+        with closing(make_measurer(board, None, options)) as measurer:
             found = search(XgbTuner(Space(task), arguments.seed), measurer, task, arguments.trials)
             rivals = sorted(table.seconds, key=table.seconds.__getitem__)[:RIVALS]
             times = lowest(measurer, task, list(dict.fromkeys([found, *rivals])))
-        finally:
-            measurer.close()
         best = min(times[p] for p in rivals)
         print(
             f"| {layer} | {arguments.trials} | {times[found] * 1e3:.4f} | {best * 1e3:.4f} |"

@@ -19,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -120,14 +121,11 @@ def main() -> None:
     target = target_of(board, CompileOptions())
     options = MeasureOptions(batch=64, cpu=arguments.core, abandon=3.0)
     for layer in arguments.layers or LAYERS:
-        measurer = make_measurer(board, None, options)
-        try:
+        with closing(make_measurer(board, None, options)) as measurer:
             task = layer_task(layer, target)
             table = record(
                 measurer, task, layer, arguments.points, arguments.sample, arguments.seed
             )
-        finally:
-            measurer.close()
         path = save(table, arguments.folder)
         print(
             f"{path}: {len(table.seconds)} points, {table.good} good, {path.stat().st_size} bytes"

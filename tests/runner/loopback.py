@@ -67,6 +67,13 @@ class Board:
         path.write_text("\n".join(lines) + "\n")
         return path
 
+    def config_at(self, folder: Path, port: int) -> Path:
+        """A copy of the configuration in ``folder`` for another port with the same host key."""
+        known = folder / "known"
+        lines = (self.folder / "known_hosts").read_text()
+        known.write_text(lines.replace(str(self.port), str(port)))
+        return self.config_with(folder / "config", Port=port, UserKnownHostsFile=known)
+
 
 @contextlib.contextmanager
 def running_board(lock: Path) -> Iterator[Board]:
@@ -193,12 +200,7 @@ def folder_of(runner: SshRunner) -> Path:
 def variant(board: Board, tmp_path: Path, line: str, **more: object) -> Iterator[SshRunner]:
     """A runner on the board under another sshd, with a line of sshd_config of its own."""
     port = free_port()
-    config = board.config_with(
-        tmp_path / "config", Port=port, UserKnownHostsFile=tmp_path / "known"
-    )
-    (tmp_path / "known").write_text(
-        (board.folder / "known_hosts").read_text().replace(str(board.port), str(port))
-    )
+    config = board.config_at(tmp_path, port)
     with second_sshd(board, tmp_path, port, line), board.runner(config, **more) as runner:
         yield runner
 

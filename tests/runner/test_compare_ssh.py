@@ -7,7 +7,7 @@ from pathlib import Path
 import models
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import aotgen
 from aotgen.comparison import MIN_MS
@@ -17,17 +17,10 @@ from tests.runner.loopback import Board
 
 def square(size: int) -> bytes:
     """One product with a square matrix."""
-    weights = numpy_helper.from_array(np.ones((size, size), np.float32), "weights")
-    shape = [1, size]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "weights"], ["y"])],
-        "square",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [weights],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    data: bytes = model.SerializeToString()
+    node = helper.make_node("MatMul", ["x", "weights"], ["y"])
+    weights = {"weights": np.ones((size, size), np.float32)}
+    shapes = {"x": (1, size)}, {"y": (1, size)}
+    data: bytes = models.model([node], *shapes, weights).SerializeToString()
     return data
 
 

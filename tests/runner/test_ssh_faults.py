@@ -85,13 +85,7 @@ def test_a_board_with_few_programs(board: Board, tmp_path: Path) -> None:
 
 
 def proxied(board: Board, proxy: Proxy, tmp_path: Path, **more: object) -> SshRunner:
-    (tmp_path / "known").write_text(
-        (board.folder / "known_hosts").read_text().replace(str(board.port), str(proxy.port))
-    )
-    config = board.config_with(
-        tmp_path / "config", Port=proxy.port, UserKnownHostsFile=tmp_path / "known"
-    )
-    return board.runner(config, **more)
+    return board.runner(board.config_at(tmp_path, proxy.port), **more)
 
 
 def test_link_cut_in_upload(board: Board, tmp_path: Path) -> None:
@@ -143,15 +137,9 @@ def test_cable_pulled_in_run(board: Board, tmp_path: Path, monkeypatch: pytest.M
 
 def test_sshd_restarted_between_runs(board: Board, tmp_path: Path) -> None:
     port = free_port()
-    proxy_config = board.config_with(
-        tmp_path / "config", Port=port, UserKnownHostsFile=tmp_path / "known"
-    )
-    (tmp_path / "known").write_text(
-        (board.folder / "known_hosts").read_text().replace(str(board.port), str(port))
-    )
     program, data = script(tmp_path, 'cat "$1"'), tmp_path / "data"
     data.write_text("same")
-    with board.runner(proxy_config) as runner:
+    with board.runner(board.config_at(tmp_path, port)) as runner:
         with second_sshd(board, tmp_path, port):
             runner.deploy(program)
             assert runner.run(program, [Upload(data)]).stdout == "same"

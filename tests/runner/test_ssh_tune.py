@@ -88,13 +88,8 @@ def test_a_cut_link_costs_nothing(
 ) -> None:
     monkeypatch.setattr(device, "PAUSES_S", (0.1,))
     proxy = Proxy(board.port)
-    known = (board.folder / "known_hosts").read_text()
-    (tmp_path / "known").write_text(known.replace(str(board.port), str(proxy.port)))
-    config = board.config_with(
-        tmp_path / "config", Port=proxy.port, UserKnownHostsFile=tmp_path / "known"
-    )
     bodies = ("right", "slower", "nan", "behind", "cut")
-    runner = board.runner(config, prefix=board.wrapper)
+    runner = board.runner(board.config_at(tmp_path, proxy.port), prefix=board.wrapper)
     outcomes = []
     with (
         contextlib.closing(proxy),
@@ -114,13 +109,8 @@ def test_a_restarted_sshd_costs_nothing(
     """It is away for a moment, too."""
     monkeypatch.setattr(device, "PAUSES_S", (0.3,))
     port = free_port()
-    known = (board.folder / "known_hosts").read_text()
-    (tmp_path / "known").write_text(known.replace(str(board.port), str(port)))
-    config = board.config_with(
-        tmp_path / "config", Port=port, UserKnownHostsFile=tmp_path / "known"
-    )
     bodies = ("right", "slower", "nan", "behind", "cut")
-    runner = board.runner(config, prefix=board.wrapper)
+    runner = board.runner(board.config_at(tmp_path, port), prefix=board.wrapper)
     outcomes: list[Outcome] = []
     sshd_config = (board.folder / "sshd_config").read_text().splitlines()
     variables = [line for line in sshd_config if line.startswith("SetEnv")]

@@ -27,9 +27,7 @@ import aotgen
 from aotgen.cli.main import call
 from aotgen.errors import BoardError, UsageError
 from aotgen.options import CompileOptions
-from aotgen.runner.base import Argument, RunResult
 from aotgen.runner.local import LocalRunner
-from aotgen.runner.output import LineReader
 from aotgen.target.board import Board, load_board
 from aotgen.tune.cluster import ClusterMeasurer, retime_on_worker
 from aotgen.tune.measure import BoardMeasurer, MeasureOptions, PoolMeasurer
@@ -41,6 +39,7 @@ from aotgen.tune.task import kernel_hash
 from aotgen.tune.worker import RUNNER_VARIABLE, NetworkJob, resource_of, worker_argv
 from support import require_module, require_tool
 from tests.tune.planted import conv_task, default_candidates, planted, planted_task
+from tests.tune.runners import FailingRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = load_board("host")
@@ -371,38 +370,18 @@ def network_job(model: Path) -> NetworkJob:
     return NetworkJob(model.name, data, BOARD, CompileOptions(), keys, tuple(records), "test")
 
 
-class DyingRunner(LocalRunner):
-    """A board that is gone after a program."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = 1
-
-    def run(
-        self,
-        program: Path,
-        arguments: Sequence[Argument] = (),
-        timeout: float = 600.0,
-        on_line: LineReader | None = None,
-    ) -> RunResult:
-        if not self.left:
-            raise BoardError("the board is gone")
-        self.left -= 1
-        return super().run(program, arguments, timeout, on_line)
-
-
 def test_a_pool_with_a_runner_that_dies() -> None:
     candidates = good_candidates()
     one = replace(QUICK, batch=2)
     with closing(
         PoolMeasurer(
-            [BoardMeasurer(BOARD, DyingRunner(), one), BoardMeasurer(BOARD, LocalRunner(), one)]
+            [BoardMeasurer(BOARD, FailingRunner(2), one), BoardMeasurer(BOARD, LocalRunner(), one)]
         )
     ) as pool:
         first = statuses(list(pool.measure(candidates)))
         second = statuses(list(pool.measure(candidates)))
         assert first == second and len(first) == len(candidates)
-        assert [w for w in pool.warnings if "board 0 of the pool is gone: the board is gone" in w]
-    last = PoolMeasurer([BoardMeasurer(BOARD, DyingRunner(), one)])
-    with closing(last), pytest.raises(BoardError, match="the board is gone"):
+        assert [w for w in pool.warnings if "board 0 of the pool is gone: the board burns" in w]
+    last = PoolMeasurer([BoardMeasurer(BOARD, FailingRunner(2), one)])
+    with closing(last), pytest.raises(BoardError, match="the board burns"):
         list(last.measure(candidates))

@@ -18,12 +18,13 @@ from onnx import helper, numpy_helper
 import aotgen
 from aotgen.api import load, optimise
 from aotgen.cli.main import call
-from aotgen.ir.graph import Group
+from aotgen.ir.graph import Graph, Group
 from aotgen.options import CompileOptions
 from aotgen.resources import board_support_dir
 from aotgen.schedule.base import Config, Template
 from aotgen.schedule.plan import Proposal, alternatives
 from aotgen.target.board import load_board
+from aotgen.target.target import Target
 from aotgen.tune.journal import Journal, Record
 from aotgen.tune.run import Tunable
 from aotgen.tune.schedules import Tuned
@@ -45,6 +46,22 @@ def model(tmp_path: Path) -> Path:
 def tasks(model: Path, threads: int = 1) -> list[Task]:
     graph = optimise(load(model), CompileOptions())
     return tasks_of(graph, load_board(BOARD).target(threads=threads))
+
+
+def lone_conv(
+    folder: Path, target: Target, weights: tuple[int, int, int, int], size: int
+) -> tuple[Graph, Group, Task]:
+    """A network of one convolution of square maps, its Group and its task; weights are OIHW."""
+    outputs, channels, kernel, _ = weights
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[kernel // 2] * 4)
+    maps = {"x": (1, channels, size, size)}, {"y": (1, outputs, size, size)}
+    proto = models.model([node], *maps, {"w": np.ones(weights, np.float32)})
+    path = folder / "net.onnx"
+    path.write_bytes(proto.SerializeToString())
+    graph = optimise(load(path), CompileOptions())
+    (group,) = (g for g in graph.groups or [] if g.anchor is not None)
+    (task,) = tasks_of(graph, target)
+    return graph, group, task
 
 
 def unusual(task: Task) -> Point:
@@ -296,15 +313,8 @@ def test_a_truthful_time_does_not_lose_against_an_optimistic_model(tmp_path: Pat
     """The other templates of its Group cost what the models say in relation to it, whether the
     registry or only a journal proposes them.
     """
-    path = tmp_path / "net.onnx"
-    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
-    weights = {"w": np.ones((32, 16, 1, 1), np.float32)}
-    proto = models.model([node], {"x": (1, 16, 9, 9)}, {"y": (1, 32, 9, 9)}, weights)
-    path.write_bytes(proto.SerializeToString())
-    graph = optimise(load(path), CompileOptions())
     target = load_board("host-avx2").target()
-    group = next(g for g in graph.groups or [] if g.anchor is not None)
-    (task,) = tasks_of(graph, target)
+    _, group, task = lone_conv(tmp_path, target, (32, 16, 1, 1), 9)
     direct = task.template("conv2d_direct")
     assert direct is not None
     assert [c.template.name for c in alternatives(group, target)] == ["conv2d_pointwise"]
@@ -323,15 +333,8 @@ def test_other_layouts_stand_on_the_default(tmp_path: Path) -> None:
     """What tuning gained for channels-last does not make blocks of channels faster, and a general
     template that is there by its record has none.
     """
-    path = tmp_path / "net.onnx"
-    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
-    weights = {"w": np.ones((32, 16, 1, 1), np.float32)}
-    proto = models.model([node], {"x": (1, 16, 9, 9)}, {"y": (1, 32, 9, 9)}, weights)
-    path.write_bytes(proto.SerializeToString())
-    graph = optimise(load(path), CompileOptions())
     target = load_board("rpi4").target()
-    group = next(g for g in graph.groups or [] if g.anchor is not None)
-    (task,) = tasks_of(graph, target)
+    _, group, task = lone_conv(tmp_path, target, (32, 16, 1, 1), 9)
     special, general = (task.template(n) for n in ("conv2d_pointwise", "conv2d_direct"))
     assert special is not None and general is not None
     default = special.default(group, target)
@@ -361,15 +364,8 @@ def test_other_layouts_stand_on_the_default(tmp_path: Path) -> None:
 
 def test_a_copy_that_a_config_needs_counts(tmp_path: Path) -> None:
     """The first layer reads the input as the file has it; a template that cannot has it copied."""
-    path = tmp_path / "net.onnx"
-    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
-    weights = {"w": np.ones((16, 3, 3, 3), np.float32)}
-    proto = models.model([node], {"x": (1, 3, 40, 40)}, {"y": (1, 16, 40, 40)}, weights)
-    path.write_bytes(proto.SerializeToString())
-    graph = optimise(load(path), CompileOptions())
     target = load_board("rpi4").target()
-    (task,) = tasks_of(graph, target)
-    (group,) = (g for g in graph.groups or [] if g.anchor is not None)
+    graph, group, task = lone_conv(tmp_path, target, (16, 3, 3, 3), 40)
     points = {p.template: p for p in Space(task).default()}
     records = [record(task, p, 1e-3, isa=target.isa) for p in points.values()]
     tuned = Tuned(graph, target, records)

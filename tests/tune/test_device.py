@@ -23,7 +23,7 @@ from aotgen.runner.output import LineReader
 from aotgen.runner.select import runner_for
 from aotgen.target.board import load_board
 from aotgen.tune import device
-from aotgen.tune.builder import _HEADERS, _SOURCES, Builder, _device_text
+from aotgen.tune.builder import Builder, device_files
 from aotgen.tune.measure import BoardMeasurer, MeasureOptions
 from aotgen.tune.outcome import Candidate, Outcome
 from tests.kernels.harness import WARNINGS
@@ -37,6 +37,7 @@ from tests.tune.planted import (
     planted,
     planted_task,
 )
+from tests.tune.runners import HookedRunner
 
 BOARD = load_board("host-scalar")
 TASK = planted_task(BOARD.target())
@@ -125,12 +126,10 @@ def test_a_sanitizer_finds_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compiler", ["gcc", "clang", "aarch64-linux-gnu-gcc"])
 def test_no_warnings(compiler: str, tmp_path: Path) -> None:
     require_tool(compiler)
-    for name, path in _HEADERS.items():
-        (tmp_path / name).write_text(_device_text(path))
-    for name in _SOURCES:
-        room = "tune" if name in ("device.c", "candidate.c") else "project"
-        (tmp_path / name).write_text(_device_text(f"{room}/{name}.j2"))
-    argv = [compiler, *WARNINGS, "-O2", "-c", *_SOURCES]
+    texts = device_files()
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    argv = [compiler, *WARNINGS, "-O2", "-c", *(name for name in texts if name.endswith(".c"))]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
 
@@ -203,20 +202,9 @@ def test_the_board_is_read_and_its_governor_put_back(builder: Builder, tmp_path:
     tree.zone(0, 48.5)
     seen: list[list[str]] = []
 
-    class Watching(LocalRunner):
-        def run(
-            self,
-            program: Path,
-            arguments: Sequence[Argument] = (),
-            timeout: float = 60.0,
-            on_line: LineReader | None = None,
-        ) -> RunResult:
-            def line(text: str) -> None:
-                seen.append(tree.governors())
-                assert on_line is not None
-                on_line(text)
-
-            return super().run(program, arguments, timeout, line)
+    class Watching(HookedRunner):
+        def at_line(self, run: int, text: str) -> None:
+            seen.append(tree.governors())
 
     options = MeasureOptions(repeat=2, min_repeat_ms=0.5, sysfs_root=str(tmp_path))
     (outcome,) = measured(
@@ -229,33 +217,6 @@ def test_the_board_is_read_and_its_governor_put_back(builder: Builder, tmp_path:
 
 
 # ---- what breaks off -----------------------------------------------------------------------------
-
-
-class Breaking(LocalRunner):
-    """Calls ``at_line`` with the number of the run and each line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runs = 0
-
-    def run(
-        self,
-        program: Path,
-        arguments: Sequence[Argument] = (),
-        timeout: float = 60.0,
-        on_line: LineReader | None = None,
-    ) -> RunResult:
-        self.runs += 1
-
-        def line(text: str) -> None:
-            assert on_line is not None
-            on_line(text)
-            self.at_line(self.runs, json.loads(text))
-
-        return super().run(program, arguments, timeout, line)
-
-    def at_line(self, run: int, data: dict[str, object]) -> None:
-        raise NotImplementedError
 
 
 def devices() -> list[int]:
@@ -272,8 +233,9 @@ def devices() -> list[int]:
 def test_a_killed_program_goes_on(builder: Builder) -> None:
     """Killed in the middle of a candidate that takes long enough to be met at it."""
 
-    class Killed(Breaking):
-        def at_line(self, run: int, data: dict[str, object]) -> None:
+    class Killed(HookedRunner):
+        def at_line(self, run: int, text: str) -> None:
+            data = json.loads(text)
             if run == 1 and data.get("begin") == 2:
                 for pid in devices():
                     os.kill(pid, signal.SIGKILL)
@@ -290,8 +252,9 @@ def test_a_lost_link_goes_on(builder: Builder, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(device, "PAUSES_S", (0.01,))
     begun: list[object] = []
 
-    class Lossy(Breaking):
-        def at_line(self, run: int, data: dict[str, object]) -> None:
+    class Lossy(HookedRunner):
+        def at_line(self, run: int, text: str) -> None:
+            data = json.loads(text)
             if run == 2:
                 raise LinkError("the link was lost")
             if "begin" in data:
@@ -311,8 +274,9 @@ def test_a_candidate_that_takes_the_board_with_it(
 ) -> None:
     monkeypatch.setattr(device, "PAUSES_S", (0.01,))
 
-    class Dying(Breaking):
-        def at_line(self, run: int, data: dict[str, object]) -> None:
+    class Dying(HookedRunner):
+        def at_line(self, run: int, text: str) -> None:
+            data = json.loads(text)
             if data.get("begin") == 1:
                 raise LinkError("the link was lost")
 

@@ -6,15 +6,12 @@ import contextlib
 import os
 import pickle
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from aotgen.errors import BoardError, ToolchainError, UsageError
-from aotgen.runner.base import Argument, RunResult
 from aotgen.runner.local import LocalRunner
-from aotgen.runner.output import LineReader
 from aotgen.runner.select import runner_for
 from aotgen.schedule.base import Config
 from aotgen.scratch import own_folder
@@ -29,6 +26,7 @@ from aotgen.tune.pool import PoolMeasurer
 from aotgen.tune.task import Point
 from tests.support import require_tool, small_disk
 from tests.tune.planted import BODIES, conv_task, default_candidates, planted, planted_task
+from tests.tune.runners import FailingRunner
 
 BOARD = load_board("host-scalar")
 TASK = planted_task(BOARD.target())
@@ -199,28 +197,8 @@ def test_a_full_disk_is_no_fault_of_a_candidate(
 # ---- several boards ------------------------------------------------------------------------------
 
 
-class Unreliable(LocalRunner):
-    """Fails in the run of this number."""
-
-    def __init__(self, fails_at: int) -> None:
-        super().__init__()
-        self.left = fails_at
-
-    def run(
-        self,
-        program: Path,
-        arguments: Sequence[Argument] = (),
-        timeout: float = 60.0,
-        on_line: LineReader | None = None,
-    ) -> RunResult:
-        self.left -= 1
-        if self.left <= 0:
-            raise BoardError("the board burns")
-        return super().run(program, arguments, timeout, on_line)
-
-
 def pool_of(builder: Builder, *fails_at: int) -> PoolMeasurer:
-    return PoolMeasurer([BoardMeasurer(BOARD, Unreliable(n), QUICK, builder) for n in fails_at])
+    return PoolMeasurer([BoardMeasurer(BOARD, FailingRunner(n), QUICK, builder) for n in fails_at])
 
 
 def measured(pool: PoolMeasurer, candidates: list[Candidate]) -> list[Outcome]:

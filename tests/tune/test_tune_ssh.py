@@ -206,15 +206,12 @@ class OwnBoard:
 
     def __init__(self, board: Board, place: Path, folder: Path) -> None:
         self.folder = folder
-        self.config = place / "config"
         self._board = board
         self._place = place
         self._port = free_port()
+        self.config = board.config_at(place, self._port)
         self._pid = 0
         self._server = contextlib.ExitStack()
-        known = (board.folder / "known_hosts").read_text()
-        (place / "known").write_text(known.replace(str(board.port), str(self._port)))
-        board.config_with(self.config, Port=self._port, UserKnownHostsFile=place / "known")
 
     def start(self, *lines: str) -> None:
         """Let it listen, with further lines of sshd_config."""
