@@ -217,7 +217,17 @@ class Printer:
         """src/kernels.h and src/kernels_*.c by file name; a template's kernels share files."""
         placements = self.program.placements
         functions = [printed(f, placements) for f in self.program.functions.values()]
-        files = {"kernels.h": self.render("project/kernels.h.j2", functions=functions)}
+        routines = list(self.program.routines.values())
+        files = {
+            "kernels.h": self.render("project/kernels.h.j2", functions=functions),
+        }
+        if routines:
+            files["routines.h"] = self.render("project/routines.h.j2", routines=routines)
+            files["routines.c"] = self.render(
+                "project/routines.c.j2",
+                routines=routines,
+                includes=sorted({h for r in routines for h in r.includes}),
+            )
         by_template: dict[str, list[dict[str, Any]]] = {}
         for entry in functions:
             by_template.setdefault(entry["template"], []).append(entry)
@@ -233,6 +243,7 @@ class Printer:
                     file=name,
                     template=template,
                     includes=includes,
+                    calls_routines=any(e["calls_routines"] for e in chunk),
                 )
         return files
 
@@ -321,6 +332,7 @@ def printed(function: Function, placements: Mapping[str, Placement]) -> dict[str
         "parameters": parameters,
         "template": function.template,
         "includes": function.kernel.includes,
+        "calls_routines": bool(function.routines),
     }
 
 

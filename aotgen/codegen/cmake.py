@@ -14,6 +14,8 @@ from aotgen.target.target import Isa
 _MACHINES: dict[Isa, tuple[str, str]] = {
     "neon": ("AArch64", "aarch64|arm64"),
     "neon_armv7": ("32-bit ARM", "arm|thumb"),
+    "dsp": ("Cortex-M", "arm|thumb"),
+    "mve": ("Cortex-M", "arm|thumb"),
     "avx2": ("x86-64", "x86_64|amd64"),
     "avx512": ("x86-64", "x86_64|amd64"),
 }

@@ -192,12 +192,11 @@ class _Lowering:
 
     def function(self, kernel: Kernel, template: str) -> str:
         """The name of the emitted function for ``kernel``; equal bodies share one."""
-        body_hash = digest(kernel.body)
-        name = shorten(f"{self.prefix}_{kernel.name}_{body_hash}")
+        body, routines = kernel.linked(self.prefix)
+        name = shorten(f"{self.prefix}_{kernel.name}_{digest(body)}")
         if name not in self.functions:
-            self.functions[name] = Function(
-                name, kernel.body.replace("@KERNEL@", name), kernel, template
-            )
+            text = body.replace("@KERNEL@", name)
+            self.functions[name] = Function(name, text, kernel, template, routines)
         return name
 
     def step(self, layer: Layer) -> Step:

@@ -15,7 +15,7 @@ from aotgen.memory.planner import ALIGN, Allocation, ArenaMap
 from aotgen.memory.states import StateSlot
 from aotgen.memory.storage import Placement, Storage
 from aotgen.ops.registry import op_def
-from aotgen.schedule.base import Arg, Config, Kernel
+from aotgen.schedule.base import Arg, Config, Kernel, Routine
 from aotgen.schedule.plan import Choice, Schedules
 from aotgen.target.target import Target
 
@@ -130,12 +130,15 @@ class WeightBlob:
 
 @dataclass
 class Function:
-    """An emitted kernel function: its C name, text, and what it needs."""
+    """An emitted kernel function: its C name, text, what it needs, and the routines that it calls
+    by their C names.
+    """
 
     name: str
     text: str
     kernel: Kernel
     template: str
+    routines: Mapping[str, Routine] = field(default_factory=dict)
 
 
 @dataclass
@@ -173,6 +176,14 @@ class Program:
     @property
     def math(self) -> frozenset[str]:
         return frozenset().union(*(f.kernel.math for f in self.functions.values()))
+
+    @property
+    def routines(self) -> dict[str, Routine]:
+        """Those of all functions, in order of first use."""
+        found: dict[str, Routine] = {}
+        for function in self.functions.values():
+            found.update(function.routines)
+        return found
 
     def layer_crc(self, layer: Layer) -> int:
         """CRC-32 (zlib's) of the bytes of a layer's packed constants, in order."""

@@ -346,7 +346,15 @@ def describe(
     }
 
 
-_LINE_BYTES = {"scalar": 10, "neon": 10, "neon_armv7": 10, "avx2": 14, "avx512": 16}
+_LINE_BYTES = {
+    "scalar": 10,
+    "neon": 10,
+    "neon_armv7": 10,
+    "avx2": 14,
+    "avx512": 16,
+    "dsp": 8,
+    "mve": 8,
+}
 
 
 def code_bytes(program: Program) -> int:

@@ -14,11 +14,12 @@ its view.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from aotgen.ir.graph import Group, Value
@@ -277,6 +278,26 @@ class Arg:
     offset: int = 0
 
 
+@dataclass(frozen=True)
+class Routine:
+    """A C function that kernels call, emitted once in a project however many do: an inner loop
+    whose extents are arguments.
+
+    Attributes:
+        name: base of the C name ("dsp_gemm_4x2"). Codegen appends a hash of the text. Kernels and
+            routines behind it in ``Kernel.routines`` write it as ``@dsp_gemm_4x2@``.
+        prototype: C, without a semicolon; the own name is written ``@ROUTINE@``. Its types are
+            plain ones and those of simd.h.
+        text: C text of the function; not static.
+        includes: as ``Kernel.includes``.
+    """
+
+    name: str
+    prototype: str
+    text: str
+    includes: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """A rendered kernel and the arguments one Group calls it with.
@@ -295,6 +316,7 @@ class Kernel:
         math: names of simd/math functions that the body uses ("exp", "tanh", ...).
         includes: standard headers the body needs beyond stddef.h and stdint.h ("string.h").
         global_size: OpenCL only: the NDRange.
+        routines: shared functions that the body calls; each only others before it.
     """
 
     name: str
@@ -305,6 +327,32 @@ class Kernel:
     includes: frozenset[str] = frozenset()
     global_size: tuple[int, ...] = ()
     grain: int = 1
+    routines: tuple[Routine, ...] = ()
+
+    def linked(self, prefix: str) -> tuple[str, dict[str, Routine]]:
+        """(the body with the names of its routines, the routines' texts likewise by that name).
+
+        ``prefix`` begins the names; they end in a hash of the text.
+        """
+        names: dict[str, str] = {}
+        found: dict[str, Routine] = {}
+
+        def named(text: str) -> str:
+            for short, full in names.items():
+                text = text.replace(f"@{short}@", full)
+            return text
+
+        for routine in self.routines:
+            text = named(routine.text)
+            hashed = hashlib.sha256(text.encode()).hexdigest()[:8]
+            full = f"{prefix}_{routine.name}_{hashed}"
+            found[full] = replace(
+                routine,
+                prototype=routine.prototype.replace("@ROUTINE@", full),
+                text=text.replace("@ROUTINE@", full),
+            )
+            names[routine.name] = full
+        return named(self.body), found
 
     @property
     def units(self) -> int:

@@ -31,7 +31,7 @@ MOST_CELLS = 4096
 
 VECTORS = (1, 2, 4)
 
-BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "neon_armv7": 16, "scalar": 1}
+BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "neon_armv7": 16, "scalar": 1, "dsp": 1, "mve": 1}
 """VB of simd's words for bytes."""
 
 

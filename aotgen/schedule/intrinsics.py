@@ -98,7 +98,7 @@ _F32 = (DType.F32, DType.F32, DType.F32)
 
 F32_BROADCAST = Intrinsic(
     name="f32_broadcast",
-    isas=frozenset({"scalar", "avx2", "avx512", "neon", "neon_armv7"}),
+    isas=frozenset({"scalar", "avx2", "avx512", "neon", "neon_armv7", "dsp", "mve"}),
     dtypes=_F32,
     steps=1,
     k_pack=1,
@@ -203,7 +203,7 @@ inputs in memory that are int8."""
 
 I16_PAIRS = Intrinsic(
     name="i16_pairs",
-    isas=frozenset({"scalar", "neon", "neon_armv7", "avx2", "avx512"}),
+    isas=frozenset({"scalar", "neon", "neon_armv7", "avx2", "avx512", "dsp", "mve"}),
     dtypes=(DType.I16, DType.I8, DType.I32),
     steps=2,
     k_pack=2,

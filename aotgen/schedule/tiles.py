@@ -103,7 +103,9 @@ def usable_registers(target: Target) -> int:
     """Registers that compilers manage to use without a spill; a scalar build keeps a few for
     itself.
     """
-    return 14 if target.isa == "scalar" else target.vector_registers
+    if target.isa == "scalar":
+        return 14
+    return 26 if target.isa == "dsp" else target.vector_registers
 
 
 def check_tile(pixels: int, vectors: int, target: Target, lane_step: bool = False) -> None:
@@ -169,6 +171,8 @@ _MODELS = {
     "scalar": CoreModel(2.0, 2.0, 6.0, 4.0, 16.0, 12.0, 6.0, 3.0),
     "neon": CoreModel(1.0, 1.0, 3.0, 7.0, 16.0, 8.0, 2.0, 1.8),
     "neon_armv7": CoreModel(1.0, 1.0, 2.0, 7.0, 16.0, 8.0, 2.0, 1.2),
+    "dsp": CoreModel(1.0, 1.0, 1.0, 3.0, 4.0, 4.0, 4.0, 0.1),
+    "mve": CoreModel(1.0, 1.0, 1.0, 3.0, 4.0, 4.0, 4.0, 0.1),
 }
 _BIG_CORES = ("a76", "a78", "neoverse", "x1")
 

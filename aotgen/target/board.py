@@ -32,6 +32,8 @@ ISA_CFLAGS: dict[str, tuple[str, ...]] = {
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
     "neon": (),
     "neon_armv7": ("-mfpu=neon-vfpv4", "-mfloat-abi=hard"),
+    "dsp": (),
+    "mve": (),
 }
 """What a compiler needs to accept the intrinsics of an instruction set: named one by one and never
 ``-march=native``, so that the same model gives the same project on every computer."""
@@ -48,6 +50,8 @@ HOST_FLOPS_PER_CYCLE: dict[Isa, int] = {
     "avx512": 64,
     "neon": 16,
     "neon_armv7": 8,
+    "dsp": 2,
+    "mve": 8,
 }
 """Of a core with two multiply-add units of the instruction set's width (one in 32-bit ARM cores),
 as most have; plain C has no such bound."""
@@ -96,6 +100,20 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class FirmwareSupport:
+    """What a bare board brings so that a program starts and talks: copied into its projects. All
+    empty where the user's own firmware does that.
+
+    Attributes:
+        sources: C files (start-up, and the hardware layer of three functions) and their headers.
+        linker_script: for the GNU linker.
+    """
+
+    sources: tuple[Path, ...] = ()
+    linker_script: Path | None = None
+
+
+@dataclass(frozen=True)
 class Board:
     """A machine that generated code runs on.
 
@@ -117,6 +135,9 @@ class Board:
             that ``toolchain_file.toolchain_text`` writes.
         static: whether programs are linked statically, for a board with an old libc.
         emulator: argv that runs a program of the board on this computer; empty for none.
+        system: "linux", or "bare" for a microcontroller without an operating system.
+        emulated_machine: of a bare board, its name in ``qemu-system-arm -M``; empty for none.
+        firmware: of a bare board, what a program needs to start there.
         default_runner: what ``--runner`` is when nobody says.
         folder: where its board.toml is.
     """
@@ -138,6 +159,9 @@ class Board:
     emulator: tuple[str, ...]
     default_runner: str
     folder: Path
+    system: Literal["linux", "bare"] = "linux"
+    emulated_machine: str = ""
+    firmware: FirmwareSupport = FirmwareSupport()
 
     def cflags(self, compiler: str = "gcc") -> tuple[str, ...]:
         """Flags every C file of a project needs, whatever the build type.
@@ -172,6 +196,7 @@ class Board:
             device=device,
             l1_ways=cluster.l1_ways,
             features=frozenset(self.features),
+            bare=self.is_bare,
         )
 
     @property
@@ -180,8 +205,15 @@ class Board:
         return self.triple.split("-")[0] if self.triple else architecture(platform.machine())
 
     @property
+    def is_bare(self) -> bool:
+        """Whether the board is a microcontroller without an operating system."""
+        return self.system == "bare"
+
+    @property
     def runs_here(self) -> bool:
         """Whether this computer itself can run the board's programs."""
+        if self.is_bare:
+            return False
         return not self.triple or self.machine == architecture(platform.machine())
 
 
@@ -323,6 +355,27 @@ def _parse(table: _Table, folder: Path) -> Board:
         emulator=table.table("emulator").words("argv"),
         default_runner=table.text("default_runner", "local"),
         folder=folder,
+        system=_system(table),
+        emulated_machine=table.table("emulator").text("machine", ""),
+        firmware=_firmware(table, folder),
+    )
+
+
+def _system(table: _Table) -> Literal["linux", "bare"]:
+    system = table.text("system", "linux")
+    if system not in ("linux", "bare"):
+        raise UsageError(
+            f"{table.path}: system {system!r} does not exist", remedy="use linux or bare"
+        )
+    return "bare" if system == "bare" else "linux"
+
+
+def _firmware(table: _Table, folder: Path) -> FirmwareSupport:
+    given = table.table("firmware")
+    script = given.text("linker_script", "")
+    return FirmwareSupport(
+        tuple(folder / name for name in given.words("sources")),
+        folder / script if script else None,
     )
 
 

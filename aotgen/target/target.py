@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Isa = Literal["scalar", "avx2", "avx512", "neon", "neon_armv7"]
-"""``neon`` is AArch64's, ``neon_armv7`` that of 32-bit ARM with VFPv4."""
+Isa = Literal["scalar", "avx2", "avx512", "neon", "neon_armv7", "dsp", "mve"]
+"""``neon`` is AArch64's, ``neon_armv7`` that of 32-bit ARM with VFPv4; ``dsp`` are Cortex-M cores
+with ARMv7E-M's DSP extension (M4, M7), ``mve`` those with Helium besides (M55)."""
 
 _VECTOR_FLOATS: dict[str, int] = {
     "scalar": 1,
@@ -18,6 +19,8 @@ _VECTOR_FLOATS: dict[str, int] = {
     "avx512": 16,
     "neon": 4,
     "neon_armv7": 4,
+    "dsp": 1,
+    "mve": 1,
 }
 _VECTOR_REGISTERS: dict[str, int] = {
     "scalar": 16,
@@ -25,6 +28,8 @@ _VECTOR_REGISTERS: dict[str, int] = {
     "avx512": 32,
     "neon": 32,
     "neon_armv7": 16,
+    "dsp": 32,
+    "mve": 32,
 }
 
 
@@ -43,6 +48,7 @@ class Target:
         l1_ways: associativity of the L1 data cache.
         features: what the cores have beyond the instruction set, as /proc/cpuinfo spells it
             ("avx512_vnni").
+        bare: whether it is a microcontroller: no caches to block for, and RAM is dear.
     """
 
     isa: Isa
@@ -54,6 +60,7 @@ class Target:
     device: Literal["cpu", "gpu"] = "cpu"
     l1_ways: int = 8
     features: frozenset[str] = frozenset()
+    bare: bool = False
 
     @property
     def vl(self) -> int:
@@ -68,3 +75,8 @@ class Target:
     def has_neon(self) -> bool:
         """NEON, of AArch64 or ARMv7."""
         return self.isa in ("neon", "neon_armv7")
+
+    @property
+    def has_dsp(self) -> bool:
+        """Products of pairs of int16 in the core's own registers: ARMv7E-M's DSP extension."""
+        return self.isa in ("dsp", "mve")

@@ -284,21 +284,25 @@ class _Bundle:
         """The C file of a kernel; its name says its content."""
         header = simd_header(task.target.isa, kernel.math)
         ctypes = [arg.ctype for arg in kernel.args]
-        text = f"{header}\0{kernel.body}\0{ctypes}\0{sorted(kernel.includes)}"
+        linked, routines = kernel.linked("")
+        shared = "".join(r.text for r in routines.values())
+        text = f"{header}\0{shared}{linked}\0{ctypes}\0{sorted(kernel.includes)}"
         entry = f"call_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if entry not in self.units:
             name = f"{kernel.name}_{entry[-8:]}"
             # As in a project: other files may call it, so that it is compiled on its own.
-            body = re.sub(r"^static\s+void\s+@KERNEL@\(", "void @KERNEL@(", kernel.body, flags=re.M)
+            body, routines = kernel.linked(name)
+            body = re.sub(r"^static\s+void\s+@KERNEL@\(", "void @KERNEL@(", body, flags=re.M)
             body = body.replace("@KERNEL@", name)
+            before = [f"{r.prototype};\n\n{r.text.strip()}\n\n" for r in routines.values()]
             source = render(
                 "tune/kernel.c.j2",
                 name=name,
                 title=title,
                 entry=entry,
-                includes=sorted(kernel.includes),
+                includes=sorted(kernel.includes.union(*(r.includes for r in routines.values()))),
                 ctypes=ctypes,
-                body=body.strip("\n"),
+                body="".join(before) + body.strip("\n"),
             )
             digest = hashlib.sha256(header.encode()).hexdigest()[:16]
             self.headers.setdefault(digest, header)

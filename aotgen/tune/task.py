@@ -156,6 +156,7 @@ def template_for(group: Group, target: Target, name: str) -> Template | None:
 def kernel_hash(kernel: Kernel) -> str:
     """16 hexadecimal digits that change when a template prints other C or passes other things."""
     parts = [kernel.body, str(kernel.rows), str(kernel.grain)]
+    parts += [routine.text for routine in kernel.routines]
     for arg in kernel.args:
         role = arg.const.role if arg.const is not None else arg.scratch_bytes
         parts.append(f"{arg.ctype} {arg.name} {role} {arg.offset} {arg.is_output}")

@@ -257,10 +257,7 @@ def program(built: Sequence[Built], target: Target, cut: int = 0) -> str:
     names: dict[str, str] = {}
     table = []
     for i, b in enumerate(built):
-        name = names.get(b.kernel.body)
-        if name is None:
-            name = names[b.kernel.body] = f"k{i}_{b.kernel.name}"
-            text.append(b.kernel.body.replace("@KERNEL@", name))
+        name = named(b.kernel, f"k{i}_{b.kernel.name}", names, text)
         args = []
         for k, (arg, block) in enumerate(zip(b.kernel.args, b.blocks, strict=True)):
             args.append(
@@ -279,6 +276,22 @@ def program(built: Sequence[Built], target: Target, cut: int = 0) -> str:
         text.append(f"static const int role{i}[] = {{{roles}}};")
         table.append(f"    {{run{i}, {len(b.blocks)}, bytes{i}, role{i}, {output}}},\n")
     return "\n".join(text) + MAIN.replace("@TABLE@", "".join(table))
+
+
+def named(kernel: Kernel, name: str, names: dict[str, str], text: list[str]) -> str:
+    """The C name of a kernel: that of an equal one before it, else ``name``; then it and the
+    routines that are new are added to ``text``.
+    """
+    body, routines = kernel.linked("shared")
+    for full, routine in routines.items():
+        if full not in names:
+            names[full] = full
+            text += [f"#include <{header}>" for header in sorted(routine.includes)]
+            text += [f"{routine.prototype};", routine.text]
+    if body not in names:
+        names[body] = name
+        text.append(body.replace("@KERNEL@", name))
+    return names[body]
 
 
 def role(arg: Arg, position: int) -> int:

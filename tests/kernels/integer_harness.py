@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from kernels.harness import MAIN, WARNINGS, make_view
+from kernels.harness import MAIN, WARNINGS, make_view, named
 
 from aotgen.codegen.simd import simd_header
 from aotgen.ir.graph import Group, Node, Value
@@ -126,17 +126,14 @@ def program(built: Sequence[Built], target: Target, cut: int = 0) -> str:
     names: dict[str, str] = {}
     table = []
     for i, b in enumerate(built):
-        body = b.kernel.body
-        if body not in names:
-            names[body] = f"k{i}_{b.kernel.name}"
-            text.append(body.replace("@KERNEL@", names[body]))
+        name = named(b.kernel, f"k{i}_{b.kernel.name}", names, text)
         args = ", ".join(
             f"({arg.ctype})b[{k}] + {start}"
             for k, (arg, (_, start)) in enumerate(zip(b.kernel.args, b.blocks, strict=True))
         )
         rows = b.kernel.rows
         pieces = [(0, min(cut, rows)), (min(cut, rows), rows)] if cut else [(0, rows)]
-        calls = " ".join(f"{names[body]}({args}, {r0}, {r1});" for r0, r1 in pieces)
+        calls = " ".join(f"{name}({args}, {r0}, {r1});" for r0, r1 in pieces)
         sizes = ", ".join(str(data.nbytes) for data, _ in b.blocks)
         text.append(f"static void run{i}(void **b) {{ {calls} }}")
         text.append(f"static const size_t bytes{i}[] = {{{sizes}}};")
