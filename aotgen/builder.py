@@ -23,8 +23,8 @@ BuildType = Literal["Release", "Debug", "RelWithDebInfo", "MinSizeRel"]
 _STAMP = "aotgen-configure.json"
 _LOG = "aotgen-build.log"
 
-_LINKER_FAILED = ("linker command failed", "ld returned")
-"""What a compiler says after the linker has said why."""
+_NOT_IT = ("linker command failed", "ld returned", "warning:")
+"""What a compiler says after the linker has said why, and what is no error."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,16 @@ class Build:
     def shared_library(self) -> Path:
         return self.folder / f"lib{self.prefix}_shared.so"
 
-    def program(self, kind: Literal["test", "run", "bench"]) -> Path:
-        return self.folder / f"{self.prefix}_{kind}"
+    def program(self, kind: Literal["test", "run", "bench", "firmware"]) -> Path:
+        """A program of the project; "firmware" is the one of a bare board, as ELF."""
+        suffix = ".elf" if kind == "firmware" else ""
+        return self.folder / f"{self.prefix}_{kind}{suffix}"
+
+    def firmware_image(self, form: Literal["bin", "hex"]) -> Path:
+        """The firmware as tools want it that write it into flash; there are those forms that
+        ``FirmwareSupport.images`` of the board names.
+        """
+        return self.program("firmware").with_suffix(f".{form}")
 
 
 def build_project(
@@ -112,7 +120,7 @@ def _configure_arguments(
 
 def _toolchain(manifest: Manifest, board: Board) -> Path | None:
     """The project's own copy of the toolchain file, so that it builds the same without aotgen."""
-    own = manifest.folder.resolve() / "toolchain.cmake"
+    own = manifest.root.resolve() / "toolchain.cmake"
     if own.is_file():
         return own
     return board.toolchain
@@ -160,7 +168,7 @@ def first_error(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     for marker in ("error:", "CMake Error", "undefined reference", "ld: ", "FAILED"):
         for index, line in enumerate(lines):
-            if marker in line and not any(text in line for text in _LINKER_FAILED):
+            if marker in line and not any(text in line for text in _NOT_IT):
                 return _with_what_follows(lines[index : index + 3])[:400]
     return lines[-1][:400] if lines else "no output"
 

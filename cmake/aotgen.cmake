@@ -13,10 +13,18 @@
 # CMake configures, which `cmake --build` repeats after the model, the journal, the board's file or one of DEPENDS has
 # changed; what comes out the same is not built again.
 #
+#   aotgen_add_bundle(<target> MODELS [<name>=]<file>...
+#                     [SHARE_ARENA]                  the models never run at once: one arena for all
+#                     [SHAPE <name:input=1x3x224x224>...] [DIM <name:dimension=N>...]
+#                     ...                            the rest as above)
+#
+# makes one library of several models, with the header <target>.h and those of the models.
+#
 # Variables that matter, all optional:
 #   AOTGEN_COMMAND    the program to call, or a list of it and its first arguments
 #   AOTGEN_BOARD      the board where BOARD is left out; the toolchain files of our boards set it. Else it is "host".
 #   <TARGET>_TOOLS    ON: also build <target>_test, _run and _bench, and let ctest check the model's test vectors
+#   <TARGET>_DEVICE   ON: of a microcontroller's board, also build <target>_device, which answers `aotgen` over a serial line
 #   <TARGET>_INSTALL  ON: also install the library, its header and its CMake package
 cmake_minimum_required(VERSION 3.16)
 
@@ -104,13 +112,26 @@ endfunction()
 
 function(aotgen_add_model target)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODEL;BOARD;JOURNAL;REQUANT;IO_TYPE;THREADS" "SHAPE;DIM;DEPENDS;OPTIONS")
-  set(here "aotgen_add_model(${target})")
+  set(models "${ARG_MODEL}")
+  _aotgen_add(${target} "aotgen_add_model(${target})" "MODEL <file>" compile --prefix)
+endfunction()
+
+function(aotgen_add_bundle target)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "SHARE_ARENA" "BOARD;JOURNAL;REQUANT;IO_TYPE;THREADS"
+    "MODELS;SHAPE;DIM;DEPENDS;OPTIONS")
+  set(models ${ARG_MODELS})
+  _aotgen_add(${target} "aotgen_add_bundle(${target})" "MODELS <file>..." bundle --name)
+endfunction()
+
+# What both functions do, with their variables: `models` as they were given, and ARG_*. `needed` says in words what `models` are,
+# `verb` is aotgen's, `name_option` the option that gives the library its name.
+function(_aotgen_add target here needed verb name_option)
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${here}: unknown argument ${ARG_UNPARSED_ARGUMENTS}")
   elseif(ARG_KEYWORDS_MISSING_VALUES)
     message(FATAL_ERROR "${here}: ${ARG_KEYWORDS_MISSING_VALUES} has no value")
-  elseif(NOT ARG_MODEL)
-    message(FATAL_ERROR "${here}: MODEL <file> is missing")
+  elseif(NOT models)
+    message(FATAL_ERROR "${here}: ${needed} is missing")
   elseif(TARGET ${target})
     message(FATAL_ERROR "${here}: there is a target of that name already")
   endif()
@@ -127,8 +148,17 @@ function(aotgen_add_model target)
 
   # The files that the result depends on.
   set(files)
-  get_filename_component(model "${ARG_MODEL}" ABSOLUTE BASE_DIR "${CMAKE_CURRENT_SOURCE_DIR}")
-  list(APPEND files "${model}")
+  set(given)
+  foreach(word IN LISTS models)
+    set(name "")
+    if(verb STREQUAL "bundle" AND word MATCHES "^([A-Za-z][A-Za-z0-9_]*=)(.+)$")
+      set(name "${CMAKE_MATCH_1}")
+      set(word "${CMAKE_MATCH_2}")
+    endif()
+    get_filename_component(model "${word}" ABSOLUTE BASE_DIR "${CMAKE_CURRENT_SOURCE_DIR}")
+    list(APPEND files "${model}")
+    list(APPEND given "${name}${model}")
+  endforeach()
   if(board MATCHES "/|\\.toml$")
     get_filename_component(board "${board}" ABSOLUTE BASE_DIR "${CMAKE_CURRENT_SOURCE_DIR}")
     if(IS_DIRECTORY "${board}")
@@ -160,12 +190,15 @@ function(aotgen_add_model target)
       list(APPEND options "${option}" "${ARG_${name}}")
     endif()
   endforeach()
+  if(ARG_SHARE_ARENA)
+    list(APPEND options --share-arena)
+  endif()
   list(APPEND options ${ARG_OPTIONS})
 
   _aotgen_find()
   get_property(run GLOBAL PROPERTY AOTGEN_RUN)
   get_property(version GLOBAL PROPERTY AOTGEN_VERSION)
-  set(wanted "${version};${board};${options}")
+  set(wanted "${version};${given};${board};${options}")
   foreach(name IN LISTS files)
     if(NOT EXISTS "${name}" OR IS_DIRECTORY "${name}")
       message(FATAL_ERROR "${here}: there is no file ${name}")
@@ -186,16 +219,18 @@ function(aotgen_add_model target)
     set(fresh "${folder}.new")
     file(REMOVE_RECURSE "${fresh}")
     execute_process(
-      COMMAND ${run} compile "${model}" --board "${board}" -o "${fresh}" --prefix "${target}" ${options}
+      COMMAND ${run} ${verb} ${given} --board "${board}" -o "${fresh}" ${name_option} "${target}" ${options}
       WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
       RESULT_VARIABLE status OUTPUT_VARIABLE said OUTPUT_STRIP_TRAILING_WHITESPACE)
     if(NOT status EQUAL 0)
-      message(FATAL_ERROR "${here}: aotgen does not compile ${model}; it says why above")
+      string(REPLACE ";" " " shown "${given}")
+      message(FATAL_ERROR "${here}: aotgen does not compile ${shown}; it says why above")
     endif()
     file(REMOVE "${stamp}")
     _aotgen_update("${fresh}" "${folder}")
     file(REMOVE_RECURSE "${fresh}")
     file(WRITE "${stamp}" "${wanted}")
+    string(REGEX REPLACE "^model .*\n" "" said "${said}") # the table of a bundle
     string(REPLACE "${fresh}" "${target}" said "${said}")
     message(STATUS "aotgen: ${said}")
   endif()

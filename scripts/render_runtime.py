@@ -14,6 +14,7 @@ from aotgen.codegen.environment import render
 from aotgen.codegen.sharing import pool_bytes
 from aotgen.doctor.probe_program import ADDS
 from aotgen.resources import templates_dir
+from aotgen.tune.builder import device_text
 
 THREADS = 4
 CONTEXT = {
@@ -21,6 +22,7 @@ CONTEXT = {
     "P": "MODEL",
     "threads": THREADS,
     "pool_bytes": pool_bytes(THREADS),
+    "align": 64,
 }
 
 
@@ -38,9 +40,9 @@ def main() -> int:
     folder = Path(sys.argv[1])
     (folder / "model.h").write_text(header(), encoding="utf-8")
     (folder / "probe.c").write_text(render("board/probe.c.j2", adds=ADDS), encoding="utf-8")
-    for name in ("device.h", "child.h", "device.c", "child.c", "candidate.c"):
-        text = render(f"tune/{name}.j2", p="device", P="DEVICE")
-        (folder / name).write_text(text, encoding="utf-8")
+    tune = ("device.h", "child.h", "image.h", "device.c", "child.c", "candidate.c", "firmware.c")
+    for name in tune:
+        (folder / name).write_text(device_text(f"tune/{name}"), encoding="utf-8")
     for source in sorted((templates_dir() / "runtime").glob("*.[ch]*")):
         if source.suffix == ".j2":
             text = render(f"runtime/{source.name}", **CONTEXT)

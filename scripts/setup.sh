@@ -24,6 +24,8 @@ if [ "$profile" = dev ]; then
     required="$required gcc:gcc,libc6-dev g++:g++"
     optional="ninja:ninja-build ccache:ccache clang:clang clang-format:clang-format cppcheck:cppcheck"
     optional="$optional sshd:openssh-server ssh:openssh-client"
+    optional="$optional arm-none-eabi-gcc:gcc-arm-none-eabi,libnewlib-arm-none-eabi"
+    optional="$optional qemu-system-arm:qemu-system-arm"
     if [ -n "$board" ]; then
         optional="$optional qemu-system-aarch64:qemu-system-arm cpio:cpio"
     fi

@@ -54,7 +54,12 @@ def test_messages_are_as_they_are_printed(fragment: str, sources: str) -> None:
 def test_every_board_is_listed() -> None:
     for name in list_boards():
         board = load_board(name)
-        if board.triple:
+        if board.is_bare:
+            lines = section("Microcontrollers").splitlines()
+            (row,) = [line for line in lines if f"| `{name}` |" in line]
+            core = board.clusters[0].core.replace("plus", "+").replace("cortex-m", "Cortex-M")
+            assert core in row
+        elif board.triple:
             (row,) = [line for line in PAGE.splitlines() if f"| `{name}` |" in line]
             for cluster in board.clusters:
                 core = cluster.core.replace("cortex-a", "Cortex-A")

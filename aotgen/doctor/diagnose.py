@@ -79,7 +79,7 @@ def board_like(facts: Facts) -> Board | None:
     have = Counter(cpu.core.name for cpu in facts.cpus)
     for name in list_boards():
         board = load_board(name)
-        if not board.triple or board.machine != facts.machine:
+        if board.is_bare or not board.triple or board.machine != facts.machine:
             continue
         if have == Counter(c.core for c in board.clusters for _ in range(c.count)):
             return board

@@ -8,6 +8,7 @@ emulator.
 from __future__ import annotations
 
 import difflib
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import Any, Literal, cast, get_args
 from aotgen.errors import UsageError
 from aotgen.resources import board_support_dir
 from aotgen.target.cost_model import CostModel, parse_cost_model
+from aotgen.target.firmware import NO_FIRMWARE, FirmwareSupport
 from aotgen.target.host import HostFacts, architecture, detect_host
 from aotgen.target.target import Isa, Target
 
@@ -100,20 +102,6 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class FirmwareSupport:
-    """What a bare board brings so that a program starts and talks: copied into its projects. All
-    empty where the user's own firmware does that.
-
-    Attributes:
-        sources: C files (start-up, and the hardware layer of three functions) and their headers.
-        linker_script: for the GNU linker.
-    """
-
-    sources: tuple[Path, ...] = ()
-    linker_script: Path | None = None
-
-
-@dataclass(frozen=True)
 class Board:
     """A machine that generated code runs on.
 
@@ -127,6 +115,8 @@ class Board:
         clusters: the fastest cores first.
         ram_bytes: main memory, 0 for no limit worth a check.
         flash_bytes: memory for code and weights, 0 for no limit worth a check.
+        external_bytes: of a bare board, memory beside these that takes weights and arenas which are
+            too large for them.
         gpu: name of the GPU, empty for none.
         gpu_preferred: whether ``--device auto`` takes it.
         extra_cflags: by compiler ("gcc", "clang"), beyond those of the instruction set.
@@ -138,6 +128,8 @@ class Board:
         system: "linux", or "bare" for a microcontroller without an operating system.
         emulated_machine: of a bare board, its name in ``qemu-system-arm -M``; empty for none.
         firmware: of a bare board, what a program needs to start there.
+        flash_command: argv that writes a program into its flash, with {elf}, {bin} or {hex} for the
+            file; empty where the user does that.
         default_runner: what ``--runner`` is when nobody says.
         folder: where its board.toml is.
     """
@@ -161,7 +153,9 @@ class Board:
     folder: Path
     system: Literal["linux", "bare"] = "linux"
     emulated_machine: str = ""
-    firmware: FirmwareSupport = FirmwareSupport()
+    firmware: FirmwareSupport = NO_FIRMWARE
+    flash_command: tuple[str, ...] = ()
+    external_bytes: int = 0
 
     def cflags(self, compiler: str = "gcc") -> tuple[str, ...]:
         """Flags every C file of a project needs, whatever the build type.
@@ -185,6 +179,12 @@ class Board:
         """
         if device == "gpu" and not self.gpu:
             raise UsageError(f"board {self.name} has no GPU", remedy="use --device cpu")
+        if threads > 1 and self.is_bare:
+            raise UsageError(
+                f"board {self.name} is a microcontroller, whose runs have one thread, not"
+                f" {threads}",
+                remedy="leave out --threads",
+            )
         cluster = self.clusters[0]
         return Target(
             isa=self.isa,
@@ -203,6 +203,10 @@ class Board:
     def machine(self) -> str:
         """The board's architecture, as triples spell it ("x86_64", "aarch64", "arm")."""
         return self.triple.split("-")[0] if self.triple else architecture(platform.machine())
+
+    def optimisation(self, optimize: str) -> tuple[str, ...]:
+        """The compiler's flags of optimisation in a Release build, by what a project prefers."""
+        return ("-Os",) if self.is_bare and optimize == "flash" else self.release_flags
 
     @property
     def is_bare(self) -> bool:
@@ -262,10 +266,28 @@ def _merged(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
         raise UsageError(f"{path} is not TOML: {error}") from error
     if isinstance(data.get("toolchain"), str):
         data["toolchain"] = str(path.parent / data["toolchain"])
+    _resolve_firmware(data.get("firmware"), path.parent)
     base = data.pop("extends", None)
     if base is None:
         return data
     return _overlay(_merged(_board_file(str(base)), (*below, path)), data)
+
+
+def _resolve_firmware(firmware: object, folder: Path) -> None:
+    """Make the paths of a [firmware] table those of files beside the board.toml that names them;
+    what is no path is left to the parser's complaints.
+    """
+    if not isinstance(firmware, dict):
+        return
+    sources, script = firmware.get("sources"), firmware.get("linker_script")
+    if isinstance(sources, list):
+        firmware["sources"] = [_beside(folder, s) for s in sources]
+    if isinstance(script, str) and script:
+        firmware["linker_script"] = _beside(folder, script)
+
+
+def _beside(folder: Path, name: object) -> object:
+    return os.path.normpath(folder / name) if isinstance(name, str) else name
 
 
 def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -357,7 +379,9 @@ def _parse(table: _Table, folder: Path) -> Board:
         folder=folder,
         system=_system(table),
         emulated_machine=table.table("emulator").text("machine", ""),
-        firmware=_firmware(table, folder),
+        firmware=_firmware(table),
+        flash_command=table.table("flash").words("command"),
+        external_bytes=memory.number("external_bytes", 0),
     )
 
 
@@ -370,13 +394,21 @@ def _system(table: _Table) -> Literal["linux", "bare"]:
     return "bare" if system == "bare" else "linux"
 
 
-def _firmware(table: _Table, folder: Path) -> FirmwareSupport:
+def _firmware(table: _Table) -> FirmwareSupport:
     given = table.table("firmware")
+    if given.data and _system(table) != "bare":
+        raise UsageError(
+            f"{table.path}: [firmware] is for boards without an operating system",
+            remedy='write system = "bare"',
+        )
     script = given.text("linker_script", "")
-    return FirmwareSupport(
-        tuple(folder / name for name in given.words("sources")),
-        folder / script if script else None,
+    support = FirmwareSupport(
+        tuple(Path(name) for name in given.words("sources")),
+        Path(script) if script else None,
+        given.words("images"),
     )
+    support.check(table.path)
+    return support
 
 
 def _clusters(table: _Table, facts: HostFacts | None, isa: Isa) -> tuple[Cluster, ...]:

@@ -20,7 +20,7 @@ _VECTOR_FLOATS: dict[str, int] = {
     "neon": 4,
     "neon_armv7": 4,
     "dsp": 1,
-    "mve": 1,
+    "mve": 4,
 }
 _VECTOR_REGISTERS: dict[str, int] = {
     "scalar": 16,
@@ -29,7 +29,7 @@ _VECTOR_REGISTERS: dict[str, int] = {
     "neon": 32,
     "neon_armv7": 16,
     "dsp": 32,
-    "mve": 32,
+    "mve": 8,
 }
 
 
@@ -70,6 +70,13 @@ class Target:
     @property
     def vector_registers(self) -> int:
         return _VECTOR_REGISTERS[self.isa]
+
+    @property
+    def align(self) -> int:
+        """Bytes to which buffers, and what lies in them, are aligned: a cache line, which is at
+        least the widest vector; on a microcontroller the widest load of several registers.
+        """
+        return 8 if self.bare else 64
 
     @property
     def has_neon(self) -> bool:

@@ -82,6 +82,14 @@ def require_cmake() -> Tool:
     return cmake
 
 
+def compiler_packages(board: Board) -> str:
+    """Debian's packages that have the cross compiler of a board, and the C library for it."""
+    if board.is_bare:
+        return f"gcc-{board.triple} libnewlib-{board.triple}"
+    machine = _DEBIAN_ARCH.get(board.machine, board.machine)
+    return f"gcc-{board.triple} libc6-dev-{machine}-cross"
+
+
 def compiler_of(board: Board, compiler: str | None = None) -> str | None:
     """The C compiler that builds for ``board``: what to give CMake as CMAKE_C_COMPILER.
 
@@ -94,15 +102,18 @@ def compiler_of(board: Board, compiler: str | None = None) -> str | None:
         None to leave the choice to CMake.
 
     Raises:
-        ToolchainError: it is not installed.
+        ToolchainError: it is not installed, or it does not build for the board.
     """
+    if board.is_bare and compiler is not None and "clang" in Path(compiler).name:
+        raise ToolchainError(
+            f"{compiler} does not build for board {board.name}: start-up code, linker script and"
+            f" assembly are for the GNU compiler",
+            remedy=f"use {board.triple}-gcc",
+        )
     if board.triple and not board.runs_here:
         # clang cross-compiles itself but takes headers, start files and libgcc from GCC's package.
         cross = f"{board.triple}-gcc"
-        require_tool(
-            cross,
-            f"gcc-{board.triple} libc6-dev-{_DEBIAN_ARCH.get(board.machine, board.machine)}-cross",
-        )
+        require_tool(cross, compiler_packages(board))
         if compiler in (None, "gcc"):
             return cross
     if compiler is None:

@@ -42,6 +42,14 @@ def toolchain_text(board: Board) -> str | None:
 
 
 def _rendered(board: Board) -> str:
+    if board.is_bare:
+        shared = _inlined(board_support_dir() / "cortex-m.cmake", 0)
+        return (
+            f"# {board.description or board.name}.\n"
+            f"set(AOTGEN_BOARD {board.name})\n"
+            f"set(AOTGEN_CPU_FLAGS {' '.join(board.extra_cflags['gcc'])})\n"
+            f"{shared}"
+        )
     shared = _inlined(board_support_dir() / "linux.cmake", 0)
     return (
         f"# {board.description or board.name}.\n"

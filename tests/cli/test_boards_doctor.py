@@ -224,8 +224,8 @@ def test_exit_codes_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["doctor", "qemu"], 2, "no board"),
-        (["probe", "serial:/dev/ttyUSB0"], 2, "not available yet"),
+        (["doctor", "qemu"], 2, "does not say which board it is; name it: --board B"),
+        (["probe", "serial:/dev/ttyUSB0"], 2, "leads to a microcontroller"),
         (["doctor", "local", "--sysfs-root", "/no/such"], 2, "no such folder"),
         (["doctor", "local", "--board", "rpi"], 2, "there is no board"),
         (["probe", "ssh://nobody@127.0.0.1:1"], 3, "127.0.0.1"),

@@ -27,6 +27,14 @@ def test_the_boards_we_promise_exist() -> None:
         "rpi4",
         "rpi5",
         "rk3399",
+        "cortex-m",
+        "cortex-m4",
+        "cortex-m7",
+        "cortex-m33",
+        "cortex-m55",
+        "mps2-an386",
+        "mps2-an500",
+        "mps3-an547",
     }
 
 
@@ -35,8 +43,9 @@ def test_board_is_sound(name: str) -> None:
     board = load_board(name)
     assert board.name == name
     assert board.description
-    target = board.target(threads=2, optimize="flash")
-    assert (target.isa, target.threads, target.optimize) == (board.isa, 2, "flash")
+    threads = 1 if board.is_bare else 2
+    target = board.target(threads=threads, optimize="flash")
+    assert (target.isa, target.threads, target.optimize) == (board.isa, threads, "flash")
     assert 8 * 1024 <= target.l1_bytes <= target.l2_bytes
     for compiler in ("gcc", "clang"):
         assert "-ffp-contract=off" in board.cflags(compiler)
@@ -44,7 +53,7 @@ def test_board_is_sound(name: str) -> None:
     if board.triple:
         assert board.toolchain is not None
         assert board.toolchain.is_file()
-        assert board.emulator
+        assert board.emulator or board.is_bare
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -59,7 +68,13 @@ def test_compiler_takes_the_flags(name: str, compiler: str, tmp_path: Path) -> N
         "scalar": "float f(float a) { return a; }",
         "neon_armv7": "#include <arm_neon.h>\n"
         "float32x4_t f(float32x4_t a) { return vfmaq_f32(a, a, a); }",
+        "dsp": "#include <arm_acle.h>\nint f(int a) { return __smlad(a, a, a); }",
+        "mve": "#include <arm_mve.h>\nint f(int8x16_t a) { return vmladavq_s8(a, a); }",
     }
+    if board.is_bare and compiler == "clang":
+        with pytest.raises(ToolchainError, match="does not build for board"):
+            compiler_of(board, compiler)
+        return
     require_tool(compiler)
     try:
         program = compiler_of(board, compiler)

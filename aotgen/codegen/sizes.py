@@ -1,0 +1,37 @@
+"""How large the machine code of a program will be, before a compiler has seen it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aotgen.codegen.program import Function
+from aotgen.target.target import Isa
+
+_LINE_BYTES = {
+    "scalar": 10,
+    "neon": 10,
+    "neon_armv7": 10,
+    "avx2": 14,
+    "avx512": 16,
+    "dsp": 8,
+    "mve": 8,
+}
+
+
+_INSTRUCTION_BYTES = 4
+"""Of a line of a routine's assembly: most of Thumb-2's instructions."""
+
+
+def code_bytes(functions: Collection[Function], isa: Isa) -> int:
+    """Estimated machine code of kernels and of the routines that they call: an instruction set's
+    bytes for each line of C, measured over the example networks, and an instruction for each line
+    of assembly.
+    """
+    routines = {name: r.text for f in functions for name, r in f.routines.items()}
+    lines = sum(f.text.count("\n") for f in functions)
+    assembly = 0
+    for text in routines.values():
+        instructions = sum(line.lstrip().startswith('"') for line in text.splitlines())
+        assembly += instructions
+        lines += text.count("\n") - instructions
+    return lines * _LINE_BYTES[isa] + assembly * _INSTRUCTION_BYTES
