@@ -224,7 +224,7 @@ def _result(
         BoardError: what the program printed makes no sense.
     """
     try:
-        macs = _macs(info)
+        macs = layer_macs(info)
         cpus = tuple(int(cpu) for cpu in seen.start["cpus"])
         after = Reading.of(seen.end.get("after", {"clocks": []}))
         cores = cores_in_use(board, cpus, threads, options.cores)
@@ -276,7 +276,7 @@ def _layers(
         yield LayerTime(index, name, float(entry["ms"]), count, integer, peak[integer])
 
 
-def _macs(info: Manifest) -> dict[int, tuple[int, bool]]:
+def layer_macs(info: Manifest) -> dict[int, tuple[int, bool]]:
     """By layer: multiply-accumulates, and whether they are of integers."""
     return {
         int(e["index"]): (int(e["macs"]), not _INTEGER_OPS.isdisjoint(str(e["op"]).split("+")))

@@ -18,6 +18,9 @@ from aotgen.target.target import Isa
 
 MANIFEST = "manifest.json"
 
+MODELS_FOLDER = "models"
+"""Of a bundle: has a folder for each model, which is a project but for its library."""
+
 FORMAT = 1
 """Version of manifest.json; ``read_manifest`` refuses another."""
 
@@ -61,6 +64,7 @@ class Layer:
         outputs: names of the values that it computes, in the order of its records in a trace.
         origin: the model file's nodes that it does the work of.
         weights_crc: CRC-32 of its packed weights as 8 hex digits, empty when it has none.
+        by_rows: whether a trace has its output in pieces, some rows each.
     """
 
     index: int
@@ -68,6 +72,7 @@ class Layer:
     outputs: tuple[str, ...]
     origin: tuple[str, ...]
     weights_crc: str
+    by_rows: bool = False
 
     def __str__(self) -> str:
         nodes = f" (from {', '.join(self.origin)})" if self.origin else ""
@@ -98,13 +103,26 @@ class Api:
 
 
 class Manifest:
-    """The manifest of the project in ``folder``; ``data`` is the whole of it."""
+    """The manifest of the project in ``folder``; ``data`` is the whole of it.
+
+    Attributes:
+        bundle: prefix of what the project's library shares with other models; None: nothing.
+        root: folder with the library's include/ and src/, and its toolchain file.
+        weights_file: the weights as bytes, unless they are C.
+    """
 
     def __init__(self, folder: Path, data: dict[str, Any]) -> None:
         self.folder = folder
         self.data = data
         try:
+            bundle = data.get("bundle")
+            self.bundle = None if bundle is None else str(bundle)
+            if self.bundle is not None and "models" in data:
+                raise _no_model_named(folder, data)
+            self.root = folder if self.bundle is None else folder.resolve().parent.parent
             self.prefix = str(data["prefix"])
+            weights = "weights" if self.bundle is None else f"{self.prefix}_weights"
+            self.weights_file = self.root / "src" / f"{weights}.bin"
             self.board_name = str(data["board"])
             self.isa = as_isa(data["isa"])
             self.options = CompileOptions.from_manifest(data["options"])
@@ -125,6 +143,7 @@ class Manifest:
                 outputs=tuple(entry["outputs"]),
                 origin=tuple(entry.get("origin", ())),
                 weights_crc=str(entry.get("weights_crc") or ""),
+                by_rows=bool(entry.get("by_rows", False)),
             )
             for entry in self.data["layers"]
         )
@@ -170,6 +189,45 @@ def read_manifest(folder: Path) -> Manifest:
             remedy=f"compile the model again, or use aotgen {data['tool'].get('version')}",
         )
     return Manifest(folder, data)
+
+
+def model_folder(folder: Path, model: str) -> Path:
+    """The folder of one of a bundle's models; a project alone has its own.
+
+    Args:
+        folder: of the bundle.
+        model: prefix of the model's symbols.
+
+    Raises:
+        UsageError: ``folder`` holds nothing of aotgen, or no such model.
+    """
+    data = read_own_json(folder)
+    if "models" not in data:
+        if data.get("prefix") == model:
+            return folder
+        raise UsageError(
+            f"{folder} is the project of {data.get('prefix')}, no bundle with a model {model!r}",
+            remedy="leave out --model",
+        )
+    names = bundled_models(data)
+    if model not in names:
+        raise UsageError(
+            f"bundle {folder} has no model {model!r}", remedy=f"its models are {', '.join(names)}"
+        )
+    return folder / MODELS_FOLDER / model
+
+
+def bundled_models(data: Mapping[str, Any]) -> list[str]:
+    """The prefixes of the models in a bundle's manifest."""
+    return [str(entry["prefix"]) for entry in data["models"]]
+
+
+def _no_model_named(folder: Path, data: Mapping[str, Any]) -> UsageError:
+    names = bundled_models(data)
+    return UsageError(
+        f"{folder} is a bundle of {len(names)} models: name one",
+        remedy=f"--model {' or '.join(names)}",
+    )
 
 
 def read_own_json(folder: Path) -> dict[str, Any]:

@@ -1,39 +1,39 @@
 """Project: a generated project on disk, and what can be done with it: build, run, bench, validate.
 
-Every verb builds first when something changed. Programs go through a Runner; a project for this
-computer also runs in this process, through its shared library.
+Every verb builds first when something changed. A model runs at a Place (``runner/base.py``): by
+the project's programs or in a microcontroller's firmware. A project for this computer also runs in
+this process, through its shared library.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from aotgen.bench import BenchOptions, measure
+from aotgen.bench import BenchOptions
 from aotgen.bench_result import BenchInterrupted, BenchResult, Cores
 from aotgen.errors import BoardError, UsageError
 from aotgen.ir.types import Array
-from aotgen.manifest import Manifest, read_manifest
-from aotgen.runner.base import Argument, Download, Runner, Upload
+from aotgen.manifest import Manifest, model_folder, read_manifest
+from aotgen.runner.base import Argument, Place, Upload
 from aotgen.target.board import Board, list_boards, load_board
 from aotgen.target.host import host_runs
 
 if TYPE_CHECKING:
     from aotgen.builder import Build, BuildType
     from aotgen.runner.instance import Instance, Library
+    from aotgen.runner.model import PlacedModel
     from aotgen.validate import ValidateReport
 
 Tensors = Mapping[str, Array]
-RunnerSpec = str | Runner | None
-
-WEIGHTS_FILE = Path("src") / "weights.bin"
+PlaceSpec = str | Place | None
+"""The text of ``--runner``, or a place that is open already."""
 
 
 class Project:
@@ -45,16 +45,22 @@ class Project:
         board: that it was compiled for.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], board: Board | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        board: Board | None = None,
+        model: str | None = None,
+    ) -> None:
         """
         Args:
-            folder: made by ``compile``.
+            folder: made by ``compile``, or by ``bundle``.
             board: only for a board of the user's own, which the manifest's name does not find.
+            model: which one of a bundle's models.
 
         Raises:
             UsageError: ``folder`` holds no project, or it was compiled for another board.
         """
-        self.folder = Path(folder)
+        self.folder = Path(folder) if model is None else model_folder(Path(folder), model)
         self.info: Manifest = read_manifest(self.folder)
         if board is not None and board.name != self.info.board_name:
             raise UsageError(
@@ -110,7 +116,7 @@ class Project:
     def run(
         self,
         inputs: Tensors,
-        runner: RunnerSpec = None,
+        runner: PlaceSpec = None,
         threads: int = 1,
         cores: Cores | None = None,
     ) -> dict[str, Array]:
@@ -139,7 +145,7 @@ class Project:
     def run_steps(
         self,
         steps: Sequence[Tensors],
-        runner: RunnerSpec = None,
+        runner: PlaceSpec = None,
         threads: int = 1,
         cores: Cores | None = None,
     ) -> list[dict[str, Array]]:
@@ -151,7 +157,9 @@ class Project:
                 return [instance.step(step) for step in steps]
             finally:
                 instance.close()
-        return self._run_program(checked, runner, self._threads_arguments(threads, cores))[0]
+        self._check_threads(threads)
+        with self.placed(runner) as model:
+            return model.run(checked, threads, cores)
 
     def instance(self, threads: int = 1) -> Instance:
         """A new instance of the model in this process, with its own memory and threads; builds
@@ -189,14 +197,6 @@ class Project:
                 remedy="compile the model again with --threads N, the most that a run may use",
             )
 
-    def _threads_arguments(self, threads: int, cores: Cores | None) -> list[Argument]:
-        """What tells the run program its threads; nothing where it would do so by itself."""
-        self._check_threads(threads)
-        if cores is not None and cores not in get_args(Cores):
-            raise UsageError(f"--cores {cores!r} does not exist", remedy="use big, little or all")
-        given: list[Argument] = ["--threads", str(threads)] if threads > 1 else []
-        return [*given, *(["--cores", cores] if cores is not None else [])]
-
     def _loaded(self) -> Library:
         """The shared library, built and loaded again when a source has changed.
 
@@ -207,7 +207,7 @@ class Project:
         stamp = self._sources_stamp()
         if self._library is None or stamp != self._library_stamp:
             path = self._build_only("shared").shared_library
-            self._library = Library(path, self.info.prefix)
+            self._library = Library(path, self.info.prefix, self.info.bundle)
             self._library_stamp = stamp
         return self._library
 
@@ -219,7 +219,7 @@ class Project:
         """
         files = [self.folder / "CMakeLists.txt"]
         for name in ("src", "include"):
-            files += (self.folder / name).glob("*")
+            files += (self.info.root / name).glob("*")
         try:
             stats = [(path, path.stat()) for path in sorted(files)]
         except OSError as error:
@@ -229,8 +229,8 @@ class Project:
             ) from error
         return [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
-    def _build_only(self, kind: Literal["shared", "run", "bench"]) -> Build:
-        """A Release build of the shared library or of one program."""
+    def _build_only(self, kind: Literal["shared", "run", "bench", "firmware"]) -> Build:
+        """A Release build of the shared library, of one program or of the firmware."""
         from aotgen.builder import build_project
 
         target = f"{self.info.prefix}_{kind}"
@@ -240,14 +240,14 @@ class Project:
         """The weight bytes that the application must pass; None when the library holds them."""
         if self.info.options.weights != "bin":
             return None
-        return np.fromfile(self.folder / WEIGHTS_FILE, np.uint8)
+        return np.fromfile(self.info.weights_file, np.uint8)
 
     def bench(
         self,
         number: int | None = None,
         repeat: int = 10,
         warmup: int = 2,
-        runner: RunnerSpec = None,
+        runner: PlaceSpec = None,
         profile: bool = False,
         cooldown: float = 0.0,
         threads: int = 1,
@@ -280,18 +280,14 @@ class Project:
         return self.bench_each([threads], options, runner)[0]
 
     def bench_each(
-        self, threads: Sequence[int], options: BenchOptions, runner: RunnerSpec = None
+        self, threads: Sequence[int], options: BenchOptions, runner: PlaceSpec = None
     ) -> list[BenchResult]:
         """``bench`` with one number of threads after the other, over one connection."""
         options.check(threads, self.info.api.threads)
-        program, extra = self.bench_program()
         results: list[BenchResult] = []
-        with self._runner(runner) as place:
-            place.deploy(program)
+        with self.placed(runner) as model:
             try:
-                for result in measure(
-                    self.info, self.board, place, program, extra, threads, options
-                ):
+                for result in model.bench(threads, options):
                     results.append(result)
             except BoardError as error:
                 if not results:
@@ -307,11 +303,45 @@ class Project:
         """
         return self._build_only("bench").program("bench"), self._weights_arguments()
 
+    def run_program(self) -> tuple[Path, list[Argument]]:
+        """``bench_program``, of the run program."""
+        return self._build_only("run").program("run"), self._weights_arguments()
+
+    def firmware(self) -> Build:
+        """The built firmware of a microcontroller that brings its own start-up code.
+
+        Raises:
+            UsageError: the board leaves that to the user's firmware, or is no microcontroller.
+            ToolchainError: it does not build.
+        """
+        if not self.board.firmware.can_start:
+            raise UsageError(
+                f"there is no firmware for board {self.board.name} alone: it has no start-up code",
+                remedy="link the project's device library into your firmware, flash it and use"
+                " --runner serial:/dev/ttyX",
+            )
+        return self._build_only("firmware")
+
+    @contextmanager
+    def placed(self, runner: PlaceSpec) -> Iterator[PlacedModel]:
+        """The model where it is to run; a place that the caller made is left open.
+
+        Raises:
+            UsageError, ToolchainError, BoardError: see ``run``.
+        """
+        from aotgen.runner.select import place_for
+
+        if isinstance(runner, Place):
+            yield runner.model(self)
+            return
+        with place_for(runner, self.board) as place:
+            yield place.model(self)
+
     def validate(
         self,
         inputs: Tensors | Sequence[Tensors] | None = None,
         per_layer: bool = False,
-        runner: RunnerSpec = None,
+        runner: PlaceSpec = None,
         tolerance: float | None = None,
         threads: int = 1,
         cores: Cores | None = None,
@@ -334,81 +364,10 @@ class Project:
 
         limit = DEFAULT_TOLERANCE if tolerance is None else tolerance
         steps = [inputs] if isinstance(inputs, Mapping) else inputs
-        # One runner for all programs: a connection is dear.
-        with nullcontext() if runner is None else self._runner(runner) as place:
-            return validate(self, steps, per_layer, place, limit, threads, cores)
-
-    def run_traced(
-        self,
-        steps: Sequence[Tensors],
-        runner: RunnerSpec = None,
-        threads: int = 1,
-        cores: Cores | None = None,
-    ) -> tuple[list[dict[str, Array]], bytes]:
-        """Run successive steps on one instance through the run program.
-
-        Returns:
-            The outputs of each step, and the trace file (see ``aotgen.validate.parse_trace``).
-        """
-        checked = [self.info.checked_inputs(step) for step in steps]
-        more = self._threads_arguments(threads, cores)
-        return self._run_program(checked, runner, more, trace=True)
-
-    def call_run_program(self, arguments: Sequence[Argument], runner: RunnerSpec = None) -> str:
-        """What ``<prefix>_run`` prints on stdout when called with ``arguments``."""
-        program = self._build_only("run").program("run")
-        with self._runner(runner) as place:
-            place.deploy(program)
-            return place.run(program, [*arguments, *self._weights_arguments()]).stdout
-
-    def _run_program(
-        self,
-        steps: Sequence[Sequence[Array]],
-        runner: RunnerSpec,
-        more: Sequence[Argument] = (),
-        trace: bool = False,
-    ) -> tuple[list[dict[str, Array]], bytes]:
-        with tempfile.TemporaryDirectory(prefix="aotgen-") as name:
-            folder = Path(name)
-            fed, got, seen = folder / "in.bin", folder / "out.bin", folder / "trace.bin"
-            fed.write_bytes(b"".join(a.tobytes() for step in steps for a in step))
-            arguments: list[Argument] = ["--in", Upload(fed), "--out", Download(got), *more]
-            if trace:
-                arguments += ["--trace", Download(seen)]
-            self.call_run_program(arguments, runner)
-            try:
-                outputs = self._split_outputs(got.read_bytes(), len(steps))
-                return outputs, seen.read_bytes() if trace else b""
-            except OSError as error:
-                raise BoardError(f"{self.info.prefix}_run wrote no result: {error}") from error
-
-    def _split_outputs(self, data: bytes, steps: int) -> list[dict[str, Array]]:
-        expected = steps * sum(t.nbytes for t in self.info.outputs)
-        if len(data) != expected:
-            raise BoardError(
-                f"{self.info.prefix}_run wrote {len(data)} bytes of outputs instead of {expected}"
-            )
-        results, start = [], 0
-        for _ in range(steps):
-            result: dict[str, Array] = {}
-            for tensor in self.info.outputs:
-                piece = data[start : start + tensor.nbytes]
-                result[tensor.name] = (
-                    np.frombuffer(piece, tensor.numpy).reshape(tensor.shape).copy()
-                )
-                start += tensor.nbytes
-            results.append(result)
-        return results
+        self._check_threads(threads)
+        return validate(self, steps, per_layer, runner, limit, threads, cores)
 
     def _weights_arguments(self) -> list[Argument]:
         if self.info.options.weights != "bin":
             return []
-        return ["--weights", Upload(self.folder / WEIGHTS_FILE)]
-
-    def _runner(self, runner: RunnerSpec) -> AbstractContextManager[Runner]:
-        """The runner that is meant; one that the caller made is left open."""
-        from aotgen.runner.select import runner_for
-
-        if isinstance(runner, Runner):
-            return nullcontext(runner)
-        return runner_for(runner, self.board)
+        return ["--weights", Upload(self.info.weights_file)]

@@ -9,7 +9,6 @@ results. A model with state is compared over several steps of one instance; the 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,17 +20,20 @@ from aotgen.errors import BoardError
 from aotgen.ir.types import Array
 from aotgen.loading import load_for
 from aotgen.manifest import Layer, Manifest
-from aotgen.runner.base import json_line
+from aotgen.trace import TraceRecord
 
 if TYPE_CHECKING:
     from aotgen.bench_result import Cores
     from aotgen.ir.graph import Graph, Value
-    from aotgen.project import Project, RunnerSpec
+    from aotgen.project import PlaceSpec, Project
 
 DEFAULT_TOLERANCE = 1e-4
 
 STEPS = 4
 """Successive steps that are compared of a model with state, unless inputs are given."""
+
+MOST_STEPS = 32
+"""Of a streaming model as many as fill its window, but no more than this."""
 
 _INPUT_SEED = 20240229
 
@@ -130,7 +132,7 @@ def validate(
     project: Project,
     inputs: Sequence[Mapping[str, Array]] | None,
     per_layer: bool,
-    runner: RunnerSpec,
+    runner: PlaceSpec,
     tolerance: float,
     threads: int = 1,
     cores: Cores | None = None,
@@ -143,7 +145,7 @@ def validate(
     info = project.info
     graph = load_for(model_file(project.folder), info.options)
     LegalizeF16().run(graph)
-    drawn = random_inputs(info, STEPS if graph.states else 1) if inputs is None else inputs
+    drawn = random_inputs(info, steps_of(graph)) if inputs is None else inputs
     instance = interpreter.Instance(graph)
     steps: list[dict[str, Array]] = []
     expected: list[dict[str, Array]] = []
@@ -159,15 +161,46 @@ def validate(
     if not per_layer:
         got = project.run_steps(steps, runner, threads, cores)
         return ValidateReport(_compare_outputs(info, got, expected), (), tolerance)
-    got, trace = project.run_traced(steps, runner, threads, cores)
-    crcs = weight_crcs(project.call_run_program(["--crc"], runner))
     values = _layer_values(
         run_passes(graph, opt_level=info.options.opt_level, disabled=info.options.disabled_passes),
         info,
         steps,
     )
-    layers = _compare_layers(info, values, parse_trace(trace), crcs, tolerance)
+
+    compared = _compared(info)
+
+    def known(step: int, layer: int, output: int) -> Array | None:
+        return values[step].get(compared[layer, output]) if (layer, output) in compared else None
+
+    with project.placed(runner) as model:
+        got, trace = model.trace(
+            [info.checked_inputs(step) for step in steps], known, threads, cores
+        )
+        crcs = model.weight_crcs()
+    layers = _compare_layers(info, values, trace, crcs, tolerance)
     return ValidateReport(_compare_outputs(info, got, expected), layers, tolerance)
+
+
+def steps_of(graph: Graph) -> int:
+    """How many successive steps of a model to compare."""
+    if graph.stream is not None:
+        window = -(-graph.stream.window // graph.stream.frames)
+        return min(max(STEPS, window + 1), MOST_STEPS)
+    return STEPS if graph.states else 1
+
+
+def _compared(info: Manifest) -> dict[tuple[int, int], str]:
+    """By layer and number of its output the value that it computes.
+
+    Several copies may each write a part of one concatenation: the last one completes it.
+    """
+    last = {name: layer.index for layer in info.layers for name in layer.outputs}
+    return {
+        (layer.index, number): name
+        for layer in info.layers
+        for number, name in enumerate(layer.outputs)
+        if last[name] == layer.index
+    }
 
 
 def _layer_values(
@@ -234,47 +267,6 @@ def difference(name: str, got: Array, expected: Array) -> Difference:
     return Difference(name, worst, worst / scale if scale else float("inf"))
 
 
-@dataclass(frozen=True)
-class TraceRecord:
-    """What one kernel call computed: ``data`` has its logical shape."""
-
-    layer: int
-    step: int
-    elem_bytes: int
-    shape: tuple[int, ...]
-    data: bytes
-
-
-def parse_trace(data: bytes) -> list[TraceRecord]:
-    """Read a trace file.
-
-    A record is int32 layer, step, ndim, elem_bytes, dims[ndim], then the dense data.
-
-    Raises:
-        BoardError: it ends in the middle of a record.
-    """
-    records, at = [], 0
-    while at < len(data):
-        try:
-            layer, step, ndim, elem_bytes = struct.unpack_from("<4i", data, at)
-            shape = struct.unpack_from(f"<{ndim}i", data, at + 16)
-        except struct.error:
-            raise BoardError("the trace ends in the middle of a record") from None
-        start = at + 16 + 4 * ndim
-        end = start + elem_bytes * int(np.prod(shape, dtype=np.int64))
-        if end > len(data):
-            raise BoardError("the trace ends in the middle of a record")
-        records.append(TraceRecord(layer, step, elem_bytes, shape, data[start:end]))
-        at = end
-    return records
-
-
-def weight_crcs(stdout: str) -> dict[int, str]:
-    """Checksum of each layer's weights by layer number, as ``<prefix>_run --crc`` prints them."""
-    data = json_line(stdout, "the run program")
-    return {int(entry["layer"]): str(entry["crc"]).lower() for entry in data["weights"]}
-
-
 def _compare_outputs(
     info: Manifest,
     got: Sequence[Mapping[str, Array]],
@@ -310,17 +302,16 @@ def _compare_layers(
     traced: dict[tuple[int, int], list[TraceRecord]] = {}
     for record in trace:
         traced.setdefault((record.step, record.layer), []).append(record)
-    # Several copies may each write a part of one concatenation: the last one completes it.
-    last = {name: layer.index for layer in info.layers for name in layer.outputs}
+    compared = _compared(info)
     checks = []
     for layer in info.layers:
         found = [
             _difference_of(name, record, known[name])
             for step, known in enumerate(values)
-            for name, record in zip(
-                layer.outputs, traced.get((step, layer.index), ()), strict=False
+            for number, (name, record) in enumerate(
+                zip(layer.outputs, traced.get((step, layer.index), ()), strict=False)
             )
-            if name in known and last[name] == layer.index
+            if name in known and (layer.index, number) in compared
         ]
         checks.append(_check_layer(layer, found, crcs, tolerance))
     return tuple(checks)

@@ -1,4 +1,5 @@
-"""The runner interface: deploy, run, time, close. There is no other way to a board.
+"""Places where models run, and the runner interface of those with an operating system: deploy, run,
+time, close. There is no other way to a board.
 
 A program's arguments may name files: ``Upload(path)`` is a file of ours that the program reads,
 ``Download(path)`` one that it writes and that is ours afterwards. A runner on another machine
@@ -15,10 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotgen.errors import BoardError
 from aotgen.runner.output import LineReader
+
+if TYPE_CHECKING:
+    from aotgen.project import Project
+    from aotgen.runner.model import PlacedModel
 
 DEFAULT_TIMEOUT_S = 600.0
 
@@ -30,6 +35,9 @@ MAX_TEXT_BYTES = 1 << 20
 
 _MAX_MESSAGES = 5
 _MAX_MESSAGE = 300
+
+
+_Place = TypeVar("_Place", bound="Place")
 
 
 class LinkError(BoardError):
@@ -83,10 +91,43 @@ class Timing:
     messages: tuple[str, ...] = ()
 
 
-class Runner(ABC):
-    """A place where programs of a board run. A context manager; ``close`` may be called twice."""
+class Place(ABC):
+    """Where models run. A context manager; ``close`` may be called twice.
+
+    Attributes:
+        name: for reports.
+    """
 
     name: str
+
+    @abstractmethod
+    def model(self, project: Project) -> PlacedModel:
+        """A project's model, ready to run here.
+
+        Raises:
+            UsageError: this is no place for the project's board.
+            ToolchainError: the project does not build.
+            BoardError: the board cannot be reached.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave nothing behind there and drop the connection."""
+
+    def __enter__(self: _Place) -> _Place:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Runner(Place):
+    """A place where programs of a board run."""
 
     cache_bytes: int = 0
     """Of files that the last program did not need: a runner that copies files to its board leaves
@@ -198,20 +239,10 @@ class Runner(ABC):
         """
         return False
 
-    @abstractmethod
-    def close(self) -> None:
-        """Remove what was deployed and drop the connection."""
+    def model(self, project: Project) -> PlacedModel:
+        from aotgen.runner.program import ProgramModel
 
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return ProgramModel(project, self)
 
 
 def json_line(stdout: str, program: str) -> dict[str, Any]:

@@ -25,11 +25,12 @@ _BUFFER_ALIGN = 64
 class Library:
     """A project's shared library and the three functions of its API that matter here."""
 
-    def __init__(self, path: Path, prefix: str) -> None:
+    def __init__(self, path: Path, prefix: str, bundle: str | None = None) -> None:
         """
         Args:
             path: of lib<prefix>_shared.so.
             prefix: of its symbols.
+            bundle: prefix of those that it shares with other models; None: it shares none.
 
         Raises:
             BoardError: this process cannot load it.
@@ -52,8 +53,8 @@ class Library:
         self.cl_open = getattr(library, f"{prefix}_cl_open", None)
         self.cl_close = getattr(library, f"{prefix}_cl_close", None)
         # Only a project for several threads has these.
-        self.pool_open = getattr(library, f"{prefix}_pool_open", None)
-        self.pool_close = getattr(library, f"{prefix}_pool_close", None)
+        self.pool_open = getattr(library, f"{bundle or prefix}_pool_open", None)
+        self.pool_close = getattr(library, f"{bundle or prefix}_pool_close", None)
         self.init.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         self.reset.argtypes = [ctypes.c_void_p]

@@ -86,6 +86,11 @@ class Counts:
     l1_misses: int
     l2_misses: int
 
+    @classmethod
+    def of_instructions(cls, instructions: int) -> Counts:
+        """Where nothing else was counted."""
+        return cls(0, 1, True, 1, instructions, {}, None, 0, 0)
+
 
 def modelled_seconds(counts: Counts, board: Board, cluster: Cluster | None = None) -> float:
     """Seconds that a region takes on the board's core, by its cost model.

@@ -1,4 +1,4 @@
-"""From the text of ``--runner`` to a Runner."""
+"""From the text of ``--runner`` to the place that it names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from aotgen.errors import UsageError
-from aotgen.runner.base import Runner
+from aotgen.runner.base import Place, Runner
 from aotgen.runner.local import LocalRunner
 from aotgen.runner.qemu import QemuRunner
 from aotgen.target.board import Board
@@ -14,22 +14,49 @@ from aotgen.target.board import Board
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+def place_for(
+    spec: str | None, board: Board, progress: Callable[[str], None] | None = None
+) -> Place:
+    """Where a project's model runs: the runner that ``spec`` asks for, or a microcontroller.
+
+    Args:
+        spec: see ``runner_for``; of a microcontroller ``qemu`` or ``serial:/dev/ttyX[:baud]``.
+        board: that the project was compiled for.
+        progress: see ``runner_for``.
+
+    Raises:
+        UsageError: see ``runner_for``.
+        ToolchainError: the board's emulator is not installed.
+    """
+    if not board.is_bare:
+        return runner_for(spec, board, progress)
+    from aotgen.runner.serial import place_of
+
+    return place_of(board, board.default_runner if spec is None else spec)
+
+
 def runner_for(
     spec: str | None, board: Board | None, progress: Callable[[str], None] | None = None
 ) -> Runner:
-    """The runner that ``spec`` asks for.
+    """The runner of programs that ``spec`` asks for.
 
     Args:
-        spec: ``local``, ``qemu``, ``ssh://user@host[:port]``, a Host alias of the ssh config, or
-            ``serial:/dev/ttyX[:baud]``; None is this computer where the board is of its
-            architecture, else the board's default runner.
+        spec: ``local``, ``qemu``, ``ssh://user@host[:port]`` or a Host alias of the ssh config;
+            None is this computer where the board is of its architecture, else the board's default
+            runner.
         board: the board that the programs are built for; None when that is not known.
         progress: gets texts on the progress of large uploads.
 
     Raises:
-        UsageError: the spec is malformed, or this version has no such runner.
+        UsageError: the spec is malformed, or the board is a microcontroller, which runs no
+            programs.
         ToolchainError: the board's emulator is not installed.
     """
+    if board is not None and board.is_bare:
+        raise UsageError(
+            f"board {board.name} is a microcontroller, where no programs run for this",
+            remedy="run, validate and bench work there",
+        )
     if spec is None:
         spec = "local" if board is None or board.runs_here else board.default_runner
     if spec == "local":
@@ -45,7 +72,7 @@ def runner_for(
         return QemuRunner(board)
     if spec.startswith("serial:"):
         raise UsageError(
-            f"runner {spec!r}: serial runners are not available yet",
+            f"runner {spec!r} is for microcontrollers: no programs run over a serial line",
             remedy="use --runner local, qemu or ssh://user@host",
         )
     return _ssh_runner(spec, progress)

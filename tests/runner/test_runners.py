@@ -113,8 +113,8 @@ def test_selection() -> None:
             runner_for("local", pi)
 
 
-def test_later_runners_say_so() -> None:
-    with pytest.raises(UsageError, match="not available yet"):
+def test_no_programs_run_over_a_serial_line() -> None:
+    with pytest.raises(UsageError, match="is for microcontrollers"):
         runner_for("serial:/dev/ttyUSB0:115200", load_board("rpi4"))
 
 
