@@ -26,7 +26,7 @@ from aotgen.ops.common import (
 )
 from aotgen.ops.registry import InferRule, NumpyRule, OpDef, OpPattern, register
 from aotgen.te.compute import Tensor, broadcasting, compute, present
-from aotgen.te.expr import Const, Expr, Load, call, const, select
+from aotgen.te.expr import Const, Expr, Load, call, cast, const, select
 from aotgen.te.index import Index
 
 Binary = Callable[[AnyArray, AnyArray, dict[str, Any]], Any]
@@ -182,6 +182,19 @@ def _te_call(name: str) -> Callable[[Attributes, Expr, Expr], Expr]:
     return lambda attrs, a, b: call(_CALLS.get(name, name), a, b)
 
 
+def _te_extreme(name: str) -> Callable[[Attributes, Expr, Expr], Expr]:
+    """Short integers are compared as int32, of which there are vectors."""
+    of_floats, of_integers = _te_call(name), name[:3]
+
+    def extreme(attrs: Attributes, a: Expr, b: Expr) -> Expr:
+        if a.dtype in (DType.I8, DType.U8, DType.I16, DType.U16):
+            wide = call(of_integers, cast(DType.I32, a), cast(DType.I32, b))
+            return cast(a.dtype, wide)
+        return of_floats(attrs, a, b)
+
+    return extreme
+
+
 def _te_shift(name: str) -> Callable[[Attributes, Expr, Expr], Expr]:
     """A count below 0 or of the whole width shifts everything out, as numpy has it; C leaves it
     undefined.
@@ -207,6 +220,8 @@ _COMPUTE = {
     "div": te_div,
     "pow": _te_pow,
     "mod": _te_mod,
+    "maximum": _te_extreme("maximum"),
+    "minimum": _te_extreme("minimum"),
     "shift_left": _te_shift("shift_left"),
     "shift_right": _te_shift("shift_right"),
 }

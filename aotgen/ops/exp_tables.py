@@ -23,7 +23,7 @@ Int64 = npt.NDArray[np.int64]
 
 _LOW, _HIGH = -(1 << 31), (1 << 31) - 1
 
-_FACTORS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+FACTORS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 """exp(-2^k) for k in -2..4, with 31 bits behind the point."""
 
 INTEGER_BITS = 5
@@ -81,7 +81,7 @@ def exp_of_negative(a: Int64, integer_bits: int = INTEGER_BITS) -> Int64:
     third = srdhm(fourth + cube, np.int64(715827883))
     base = np.int64(1895147668)
     result = base + srdhm(x + rounding_shift(third + square, np.int64(1)), base)
-    for k, factor in enumerate(_FACTORS[: integer_bits + 2], start=fraction_bits - 2):
+    for k, factor in enumerate(FACTORS[: integer_bits + 2], start=fraction_bits - 2):
         product = srdhm(result, np.int64(factor))
         result = np.where((rest >> k) & 1, product, result)
     return np.asarray(np.where(a == 0, _HIGH, result))

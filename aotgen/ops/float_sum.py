@@ -36,7 +36,7 @@ Attributes = Mapping[str, Any]
 Rule = Callable[..., Any]
 """Attributes and two int64 arrays to the op's own result, clamped."""
 
-_KEYS = (
+ATTRIBUTES = (
     "zeros",
     "left_shift",
     "multipliers",
@@ -81,10 +81,10 @@ def coefficients(
     """
     if any(d not in (DType.I8, DType.U8) for d in (*dtypes, attrs["dtype"])):
         return None
-    return _coefficients(rule, tuple((k, attrs[k]) for k in _KEYS), signs, dtypes)
+    return _coefficients(rule, tuple((k, attrs[k]) for k in ATTRIBUTES), signs, dtypes)
 
 
-def _ideal(attrs: Attributes, signs: tuple[int, int]) -> tuple[float, float, float]:
+def ideal(attrs: Attributes, signs: tuple[int, int]) -> tuple[float, float, float]:
     """A, B and C in real numbers."""
 
     def real(multiplier: int, shift: int) -> float:
@@ -105,7 +105,7 @@ def _coefficients(
 ) -> tuple[float, float, float] | None:
     """(A, B, C) that are right for all pairs, the attributes as ``items``."""
     attrs = dict(items)
-    a, b, constant = _ideal(attrs, signs)
+    a, b, constant = ideal(attrs, signs)
     if not all(_SMALLEST <= abs(v) <= _LARGEST for v in (a, b)):
         return None
     x, y = (np.arange(lo, hi + 1, dtype=np.int64) for lo, hi in map(int_range, dtypes))

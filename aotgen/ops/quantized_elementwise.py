@@ -25,9 +25,10 @@ from aotgen.ops import fixed_point as fp
 from aotgen.ops import float_sum
 from aotgen.ops.common import AnyArray, Arrays, broadcast_shape, fail, need, type_of
 from aotgen.ops.fixed_point import Operand
+from aotgen.ops.integer_sum import IntegerSum, integer_scale, integer_sum
 from aotgen.ops.registry import OpDef, OpPattern, register
 from aotgen.te.compute import broadcasting
-from aotgen.te.expr import Expr
+from aotgen.te.expr import Const, Expr, cast, const
 
 Attributes = Mapping[str, Any]
 Formula = Callable[..., Any]
@@ -63,6 +64,9 @@ def _infer(node: Node) -> list[TensorType]:
 _SUMS: dict[str, tuple[Formula, tuple[int, int]]] = {}
 """Rule and signs of the ops that are sums."""
 
+_SCALES: dict[str, Formula] = {}
+"""Rule of the ops that move one operand to another scale."""
+
 
 def sum_coefficients(node: Node) -> tuple[float, float, float] | None:
     """A, B and C of float32 that make the node, a sum of two 8-bit tensors, clamp(round(a A + (b B
@@ -76,11 +80,43 @@ def sum_coefficients(node: Node) -> tuple[float, float, float] | None:
     )
 
 
+def integer_coefficients(node: Node) -> IntegerSum | None:
+    """The same by two products of int32 (``integer_sum``)."""
+    if node.op not in _SUMS or len(node.inputs) != 2:
+        return None
+    rule, signs = _SUMS[node.op]
+    return integer_sum(rule, node.attrs, signs, (node.input(0).dtype, node.input(1).dtype))
+
+
+def scale_coefficients(node: Node) -> IntegerSum | None:
+    """Of a ``requantize`` of 8 bits: the same by one product (``integer_sum``)."""
+    return integer_scale(_SCALES[node.op], node.attrs, node.input(0).dtype)
+
+
+def _by_one_product(rule: Formula, attrs: Attributes, x: Expr) -> Expr | None:
+    """A change of scale by ``integer_scale``, where it can be."""
+    found = None if isinstance(x, Const) else integer_scale(rule, attrs, x.dtype)
+    if found is None:
+        return None
+    product = fp.wide(x) * const(found.factors[0], DType.I32)
+    moved = fp.shift_right(product + const(found.constant, DType.I32), found.shift)
+    return cast(attrs["dtype"], fp.clamp(moved, attrs["lo"], attrs["hi"]))
+
+
 def _register(
-    name: str, pattern: OpPattern, formula: Formula, signs: tuple[int, int] | None = None
+    name: str,
+    pattern: OpPattern,
+    formula: Formula,
+    signs: tuple[int, int] | None = None,
+    scales: bool = False,
 ) -> None:
-    """An op with integer inputs whose numpy and te definitions are both ``formula``. With ``signs``
-    it is a sum of so many operands, which a few float operations may give as well (``float_sum``).
+    """An op with integer inputs whose numpy and te definitions are both ``formula``.
+
+    Args:
+        signs: of a sum of so many operands, which a few float operations may give as well
+            (``float_sum``).
+        scales: whether it moves one operand to another scale, which one product may do
+            (``integer_sum``).
     """
 
     def rule(attrs: Attributes, *operands: Operand) -> Any:
@@ -88,16 +124,21 @@ def _register(
 
     if signs is not None:
         _SUMS[name] = (rule, signs)
+    if scales:
+        _SCALES[name] = rule
 
     def numpy_rule(node: Node, arrays: Arrays) -> list[AnyArray]:
         operands = [fp.wide(need(arrays, i)) for i in range(len(arrays))]
         return [np.asarray(fp.narrow(rule(node.attrs, *operands), node.attrs["dtype"]))]
 
     def te_rule(attrs: Attributes, *elements: Expr) -> Any:
+        short = None
         if signs is not None and len(elements) == len(signs):
             short = float_sum.expression(rule, attrs, signs, elements[0], elements[1])
-            if short is not None:
-                return short
+        elif scales:
+            short = _by_one_product(rule, attrs, elements[0])
+        if short is not None:
+            return short
         return fp.narrow(rule(attrs, *map(fp.wide, elements)), attrs["dtype"])
 
     register(OpDef(name, pattern, _infer, numpy_rule, broadcasting(te_rule)))
@@ -190,7 +231,7 @@ def _div(attrs: Attributes, a: Operand, b: Operand) -> Operand:
     return fp.select(fp.compare("equal", b, fp.like(b, 0)), fp.like(b, 0), value)
 
 
-_register("requantize", OpPattern.ELEMENTWISE, _requantize)
+_register("requantize", OpPattern.ELEMENTWISE, _requantize, scales=True)
 _register("qadd", OpPattern.BROADCAST, _add, (1, 1))
 _register("qsub", OpPattern.BROADCAST, _sub, (1, -1))
 _register("qmul", OpPattern.BROADCAST, _mul)

@@ -14,7 +14,6 @@ its view.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from aotgen.codegen.names import digest, shorten
 from aotgen.ir.graph import Group, Value
 from aotgen.ir.types import Array, DType
 from aotgen.target.target import Target
@@ -316,6 +316,8 @@ class Kernel:
         math: names of simd/math functions that the body uses ("exp", "tanh", ...).
         includes: standard headers the body needs beyond stddef.h and stdint.h ("string.h").
         global_size: OpenCL only: the NDRange.
+        by_rows: whether the rows are those of the output's map, or equal parts of them, in order;
+            not where they count channels or the like.
         routines: shared functions that the body calls; each only others before it.
     """
 
@@ -327,6 +329,7 @@ class Kernel:
     includes: frozenset[str] = frozenset()
     global_size: tuple[int, ...] = ()
     grain: int = 1
+    by_rows: bool = True
     routines: tuple[Routine, ...] = ()
 
     def linked(self, prefix: str) -> tuple[str, dict[str, Routine]]:
@@ -344,8 +347,7 @@ class Kernel:
 
         for routine in self.routines:
             text = named(routine.text)
-            hashed = hashlib.sha256(text.encode()).hexdigest()[:8]
-            full = f"{prefix}_{routine.name}_{hashed}"
+            full = shorten(f"{prefix}_{routine.name}_{digest(text)}")
             found[full] = replace(
                 routine,
                 prototype=routine.prototype.replace("@ROUTINE@", full),
@@ -359,11 +361,14 @@ class Kernel:
         """Into how many parts threads can cut the rows."""
         return -(-self.rows // self.grain)
 
-    @property
-    def scratch_bytes(self) -> int:
-        """Scratch of one thread, each buffer rounded up to 64 bytes."""
-        return sum(math.ceil(a.scratch_bytes / 64) * 64 for a in self.args)
+    def scratch_bytes(self, align: int) -> int:
+        """Scratch of one thread, each buffer rounded up to ``align`` bytes."""
+        return sum(math.ceil(a.scratch_bytes / align) * align for a in self.args)
 
+
+INSTRUCTION_SECONDS = 1e-8
+"""Modelled, of an instruction of a microcontroller, which has no caches and issues one at a time:
+templates count instructions there, and what an emulator counts compares with them."""
 
 Alias = Literal["none", "same_index", "rows_behind"]
 """May the output share an input's memory: never; when both views are equal; when the output stays

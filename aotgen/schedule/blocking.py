@@ -123,10 +123,10 @@ def cut(value: int, limit: int) -> int:
 
 
 def pass_steps(problem: Problem, pixels: int, vectors: int, target: Target) -> int:
-    """Reduction steps whose weights (one panel wide) should stay in cache; 0 when all do, or none
-    is read twice.
+    """Reduction steps whose weights (one panel wide) should stay in cache; 0 when all do, none is
+    read twice, or memory for partial sums is dear.
     """
-    if problem.rows * problem.cols <= pixels:
+    if target.bare or problem.rows * problem.cols <= pixels:
         return 0
     width = vectors * target.vl * 4
     if target.has_neon:
@@ -140,9 +140,14 @@ def pass_steps(problem: Problem, pixels: int, vectors: int, target: Target) -> i
 
 def next_lines(problem: Problem, c: DenseConfig, target: Target) -> int:
     """Lines a round prefetches so that the next panel is in L2 when this one is done; 0 where
-    pixels outnumber weights.
+    pixels outnumber weights, or there is no L2.
     """
-    if not problem.packed or c.block == 0 or problem.channels * problem.reduction * 4 < 65536:
+    if (
+        target.bare
+        or not problem.packed
+        or c.block == 0
+        or problem.channels * problem.reduction * 4 < 65536
+    ):
         return 0
     tiles = tile_calls(problem, c)
     lines = c.vectors * target.vl / LINE_FLOATS * c.k_unroll / max(1, tiles)
@@ -169,11 +174,23 @@ def default_config(problem: Problem, target: Target) -> Config:
             if split_channels(problem.channels, target.vl, vectors)[0].vectors != vectors:
                 continue
             for c in _orders(problem, oh, ow, vectors, target):
-                entry = (predicted_seconds(problem, c, target), -oh * ow * vectors, c)
+                seconds = predicted_seconds(problem, c, target) * _size_factor(problem, c, target)
+                entry = (seconds, -oh * ow * vectors, c)
                 if best is None or entry[:2] < best[:2]:
                     best = entry
     assert best is not None
     return config_of(problem, best[2], target)
+
+
+def _size_factor(problem: Problem, c: DenseConfig, target: Target) -> float:
+    """What the code of several sizes of tile counts, beside their time: much where flash is what is
+    optimised, hardly anything where it is just dear.
+    """
+    if target.optimize != "flash" and not target.bare:
+        return 1.0
+    sizes = len(split_even(problem.rows, c.oh_tile)) * len(split_even(problem.cols, c.ow_tile))
+    sizes *= len(split_channels(problem.channels, target.vl, c.vectors))
+    return 1 + (sizes - 1) * (0.1 if target.optimize == "flash" else 0.05)
 
 
 def best_shape(
@@ -227,8 +244,10 @@ def tile_cycles(problem: Problem, c: DenseConfig, target: Target) -> float:
 
 def memory_cycles(problem: Problem, c: DenseConfig, target: Target, core: CoreModel) -> float:
     """Cycles that operands from beyond L1 add; streams from L2 overlap with arithmetic, those from
-    behind it hardly.
+    behind it hardly. None on a microcontroller, whose instructions alone are counted.
     """
+    if target.bare:
+        return 0.0
     vl, k = target.vl, problem.reduction
     panel = k * c.vectors * vl * 4
     panels = -(-problem.channels // (c.vectors * vl))

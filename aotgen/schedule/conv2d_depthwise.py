@@ -236,7 +236,7 @@ class DepthwiseWriter:
             block=self.block,
             channels=shape.channels,
             vl=target.vl,
-            barrier=target.has_neon,
+            barrier=target.has_neon or target.has_dsp,
             title="depthwise " + conv_title(shape),
             params=kernel_params(args, fused),
             body=body,

@@ -6,6 +6,9 @@ are ``stride`` floats apart. Rows of a strip of output rows are copied, with zer
 scratch that stays in L1 or L2; the image itself needs no border. It comes from far away: where the
 knob prefetch_image says so (on x86 by default) the tiles of a strip prefetch the rows that the next
 one copies, some cache lines each.
+
+On a microcontroller a strip is small, and rows of a channels-last image stay as they are: a copy is
+a run of bytes, and the innermost loop of the reduction has all channels of a kernel row.
 """
 
 from __future__ import annotations
@@ -26,7 +29,15 @@ from aotgen.schedule.conv2d_direct import (
     why_not,
 )
 from aotgen.schedule.conv_shape import ConvShape
-from aotgen.schedule.dense import LINE_FLOATS, Axis, Block, Dense, loop, terms
+from aotgen.schedule.dense import (
+    LINE_FLOATS,
+    Axis,
+    Block,
+    Dense,
+    collapse_reduction,
+    loop,
+    terms,
+)
 from aotgen.schedule.dense_writer import DenseWriter, dense_kernel
 from aotgen.schedule.features import log2_ratio
 from aotgen.schedule.fused import fused_needs, make_fused
@@ -60,7 +71,7 @@ class Conv2dFirst(DenseTemplate):
             groups=1,
             channels=shape.outputs,
             reduction=shape.reduction,
-            inner=shape.kernel[2],
+            inner=shape.kernel[2] * (shape.channels if target.bare else 1),
             passes=1,
             x_bytes=4 * strip,
             lane_step=target.has_neon and 1 < shape.kernel[2] <= 16 and shape.dilation[2] == 1,
@@ -81,12 +92,12 @@ class Conv2dFirst(DenseTemplate):
         )
 
     def default(self, group: Group, target: Target) -> Config:
-        """Strips of as many rows as half of L1 holds, at most eight."""
+        """Strips of as many rows as half of L1 holds, at most eight; of one where RAM is dear."""
         shape = ConvShape.of(group.nodes[0])
         found = super().default(group, target).as_dict()
         rows = 1
         while (
-            rows < 8
+            rows < (1 if target.bare else 8)
             and rows * 2 <= shape.out[1]
             and _strip_floats(shape, rows * 2) * 4 <= target.l1_bytes // 2
         ):
@@ -138,17 +149,36 @@ class Conv2dFirst(DenseTemplate):
         x = views[node.input(0)]
         batch, _, row, col = output_axes(group, shape, views, fused)
         lines, width = _strip_lines(shape, strip_rows), _strip_width(shape)
-        dense = Dense(
-            outer=(Axis(shape.batch, {**batch, "x": x.strides[0]}),) if shape.batch > 1 else (),
-            row=Axis(strip_rows, {**row, "x": width * shape.stride[1]}),
-            col=Axis(shape.out[2], {**col, "x": shape.stride[2]}),
-            reduce=(
+        image = _copy_context(shape, x.strides, lines, width)
+        packed = target.bare and (image["channel_stride"], image["pixel_stride"]) == (
+            1,
+            shape.channels,
+        )
+        weights = group_weights(node, shape)
+        if packed:
+            image = _packed_context(image, shape)
+            width, pixel = image["width"], shape.channels
+            taps = [
+                (shape.kernel[1], shape.dilation[1] * width),
+                (shape.kernel[2], shape.dilation[2] * pixel),
+                (shape.channels, 1),
+            ]
+        else:
+            pixel = 1
+            taps = [
                 (shape.channels, lines * width),
                 (shape.kernel[1], shape.dilation[1] * width),
                 (shape.kernel[2], shape.dilation[2]),
-            ),
+            ]
+            planes = weights.reshape(1, shape.outputs, shape.taps, shape.channels)
+            weights = np.ascontiguousarray(planes.swapaxes(2, 3)).reshape(weights.shape)
+        dense = Dense(
+            outer=(Axis(shape.batch, {**batch, "x": x.strides[0]}),) if shape.batch > 1 else (),
+            row=Axis(strip_rows, {**row, "x": width * shape.stride[1]}),
+            col=Axis(shape.out[2], {**col, "x": shape.stride[2] * pixel}),
+            reduce=collapse_reduction(taps) if packed else tuple(taps),
             channels=shape.outputs,
-            overread=shape.kernel[2] <= 16,
+            overread=shape.kernel[2] <= 16 and not packed,
             channel_steps=channel_steps(group, views, fused),
         )
         writer = DenseWriter(dense, cfg, target, fused, bias=node.optional(2) is not None)
@@ -156,14 +186,10 @@ class Conv2dFirst(DenseTemplate):
         for name in ["y", *(i.name for i in fused.inputs if i.kind == "pixel")]:
             writer.extra[name] = (("first", row[name]),)
         writer.row_range = ("0", "rows")
-        weights = group_weights(node, shape)
-        taps = weights.reshape(1, shape.outputs, shape.taps, shape.channels)
-        args = conv_args(
-            group, shape, writer, np.ascontiguousarray(taps.swapaxes(2, 3)).reshape(weights.shape)
-        )
-        args.append(Arg("strip", "float *", scratch_bytes=4 * lines * width * shape.channels))
+        args = conv_args(group, shape, writer, weights)
+        floats = lines * width * image["channels"]
+        args.append(Arg("strip", "float *", scratch_bytes=4 * floats))
         strips = -(-shape.out[1] // strip_rows)
-        image = _copy_context(shape, x.strides, lines, width)
         ahead: list[Block] = []
         if config["prefetch_image"]:
             ahead = _prefetch(shape, image, strip_rows, writer, target)
@@ -295,4 +321,19 @@ def _copy_context(
         "channel_stride": strides[-1],
         "row_stride": spatial[1],
         "pixel_stride": spatial[2],
+    }
+
+
+def _packed_context(image: dict[str, int], shape: ConvShape) -> dict[str, int]:
+    """The same for lines of whole pixels: as of an image of one channel and wider rows."""
+    n = shape.channels
+    reach = max(shape.reach(2, shape.out[2]), shape.begin[2])
+    left = n * image["left"]
+    return {
+        **image,
+        "channels": 1,
+        "width": n * reach,
+        "left": left,
+        "columns": min(n * shape.size[2], n * reach - left),
+        "pixel_stride": 1,
     }

@@ -78,6 +78,8 @@ class Conv2dWinograd(Template):
             return "needs a kernel of 3x3, or of 3x3 frames, and one group"
         if shape.stride != ones or shape.dilation != ones:
             return "needs stride 1 and dilation 1"
+        if target.bare:
+            return "transformed weights and tiles are large for a microcontroller"
         if target.optimize != "speed":
             return f"transformed weights and tiles are large, and --optimize is {target.optimize}"
         if not self._sizes(group):

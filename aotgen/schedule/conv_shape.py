@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aotgen.ir.graph import Node
 from aotgen.schedule.base import Need, View
@@ -125,6 +125,24 @@ class ConvShape:
         border = self.border()
         return Need(
             border=border if any(b != (0, 0) for b in border) else (), unit_inner=unit_inner
+        )
+
+    def exchanged(self) -> ConvShape:
+        """The shape with height and width exchanged."""
+
+        def turned(triple: Triple) -> Triple:
+            depth, height, width = triple
+            return depth, width, height
+
+        return replace(
+            self,
+            size=turned(self.size),
+            out=turned(self.out),
+            kernel=turned(self.kernel),
+            stride=turned(self.stride),
+            dilation=turned(self.dilation),
+            begin=turned(self.begin),
+            end=turned(self.end),
         )
 
     def spatial_strides(self, view: View) -> Triple:

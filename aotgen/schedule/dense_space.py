@@ -41,6 +41,7 @@ or reading everything from behind L2, costs less; the model is wrong by a factor
 """
 
 _UNROLLS = (1, 2, 4, 8, 16)
+_AHEAD = (0, 256, 512, 1024, 2048)
 _STEPS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
 
 
@@ -55,15 +56,15 @@ def dense_space(problem: Problem, target: Target) -> tuple[Knob, ...]:
     )
     if problem.cols == 1:
         pixels = (Knob("mr", "ordinal", _ordered(s[0] for s in shapes), "rows"),)
-    several = problem.packed and problem.channels > target.vl
+    several = problem.packed and problem.channels > target.vl and not target.bare
     knobs = (
         *pixels,
         Knob("nr", "ordinal", _widths(problem, target), "channels"),
         Knob("oc_block", "ordinal", _blocks(problem, target), "channels, 0: all"),
-        Knob("kc", "ordinal", _cuts(problem), "steps, 0: all"),
+        Knob("kc", "ordinal", (0,) if target.bare else _cuts(problem), "steps, 0: all"),
         Knob("k_unroll", "ordinal", _unrolls(problem), "steps"),
         Knob("next_lines", "ordinal", (0, 1, 2, 4) if several else (0,), "cache lines a round"),
-        Knob("prefetch_bytes", "ordinal", (0, 256, 512, 1024, 2048), "bytes"),
+        Knob("prefetch_bytes", "ordinal", (0,) if target.bare else _AHEAD, "bytes"),
     )
     default = default_config(problem, target).as_dict()
     return tuple(

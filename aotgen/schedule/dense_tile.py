@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aotgen.schedule import cortex_m_tile
+from aotgen.schedule.asm_tile import AsmTile, Reduction, context
 from aotgen.schedule.dense import Dense, DenseConfig, split_reduction, terms
 from aotgen.schedule.fused import Fused, constant_channel
 from aotgen.schedule.intrinsics import (
@@ -17,7 +19,7 @@ from aotgen.schedule.intrinsics import (
     intrinsics_for,
     tile_steps,
 )
-from aotgen.schedule.neon_tile import AsmTile, Reduction, asm_tile, context
+from aotgen.schedule.neon_tile import asm_tile
 from aotgen.schedule.tiles import Panels, split_channels, split_even
 from aotgen.target.target import Target
 
@@ -57,6 +59,7 @@ class TileWriter:
         self.all_panels = self.split is None and (config.block == 0 or config.block >= count)
         self.prefetches = (
             config.next_lines > 0
+            and not target.bare
             and not self.all_panels
             and dense.w_step == 0
             and self._unroll()[1] > 1
@@ -126,7 +129,7 @@ class TileWriter:
         full = f"steps / {unroll} * {unroll}" if variable else str(inner_extent // unroll * unroll)
         return {
             "name": self._name(tile),
-            "function": "AOT_INLINE" if asm else "static AOT_NOINLINE",
+            "function": "AOT_INLINE" if asm and not self.target.bare else "static AOT_NOINLINE",
             "asm": context(asm) if asm else None,
             "title": self._tile_title(tile),
             "params": self.tile_params(),
@@ -150,7 +153,7 @@ class TileWriter:
             "spilled": self._spilled(tile, masked) if self.fused.long else None,
             "prefetch": {
                 "next": c.next_lines if self.prefetches else 0,
-                "ahead": c.ahead,
+                "ahead": 0 if self.target.bare else c.ahead,
             },
         }
 
@@ -166,7 +169,7 @@ class TileWriter:
     def asm(self, tile: Tile) -> AsmTile | None:
         """The tile's reduction as one asm statement, where the target has that."""
         d = self.dense
-        if self.by_element is not F32_BY_ELEMENT or d.w_step:
+        if d.w_step or not (self.by_element is F32_BY_ELEMENT or self.target.has_dsp):
             return None
         level = None if self.split is None else self.split.level
         used = [i for i, (n, _) in enumerate(d.reduce) if n > 1 or i in (level, len(d.reduce) - 1)]
@@ -174,20 +177,21 @@ class TileWriter:
         if self.split is not None:
             last = d.reduce[self.split.level][0] - (self.split.passes - 1) * self.split.size
             sizes = (self.split.size, last)
-        return asm_tile(
-            Reduction(
-                offsets=tuple(self._offsets(tile)),
-                vectors=tile.panels.vectors,
-                levels=tuple(d.reduce[i] for i in used),
-                split=None if level is None else used.index(level),
-                sizes=sizes,
-                unroll=max(4, self.config.k_unroll),
-                overread=d.overread,
-                bias=self.bias,
-                lines=self.config.next_lines if self.prefetches else 0,
-                ahead=self.config.ahead,
-            )
+        reduction = Reduction(
+            offsets=tuple(self._offsets(tile)),
+            vectors=tile.panels.vectors,
+            levels=tuple(d.reduce[i] for i in used),
+            split=None if level is None else used.index(level),
+            sizes=sizes,
+            unroll=max(4, self.config.k_unroll),
+            overread=d.overread,
+            bias=self.bias,
+            lines=self.config.next_lines if self.prefetches else 0,
+            ahead=self.config.ahead,
         )
+        if self.target.has_dsp:
+            return cortex_m_tile.asm_tile(reduction, self.target)
+        return asm_tile(reduction)
 
     def _unroll(self) -> tuple[bool, int]:
         """Whether the innermost loop multiplies by element, and how many steps a round takes."""

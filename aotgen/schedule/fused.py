@@ -213,7 +213,8 @@ def make_fused(
 
 
 def fused_needs(group: Group) -> dict[str, Need]:
-    """What the epilogue asks of its activations: channels next to each other."""
-    anchor = group.anchor
-    own = {v.name for v in anchor.args} if anchor is not None else set()
-    return {v.name: Need(unit_inner=True) for v in group.activations if v.name not in own}
+    """What the epilogue asks of its activations, also of those that the anchor reads as well:
+    channels next to each other.
+    """
+    read = {v.name for node in group.epilogue for v in node.args}
+    return {v.name: Need(unit_inner=True) for v in group.activations if v.name in read}

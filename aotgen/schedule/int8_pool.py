@@ -31,8 +31,26 @@ MOST_CELLS = 4096
 
 VECTORS = (1, 2, 4)
 
-BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "neon_armv7": 16, "scalar": 1, "dsp": 1, "mve": 1}
+BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "neon_armv7": 16, "scalar": 1, "dsp": 4, "mve": 16}
 """VB of simd's words for bytes."""
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Words of 16-bit sums of bytes: type, zero, the beginning of the word that adds a vector of
+    bytes, and formats of the int32 vectors that they are made of, in order.
+    """
+
+    type: str
+    zero: str
+    add: str
+    parts: tuple[str, ...]
+
+
+_PAIRS = _Sums("vp", "vpzero()", "vpacc", ("vplow(%s)", "vphigh(%s)"))
+
+_WORDS = _Sums("vs", "vszero()", "vsacc", tuple(f"vspart(%s, {k})" for k in range(4)))
+"""Of the DSP extension: four sums in two words."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +141,8 @@ class Int8Pool(Template):
     def default(self, group: Group, target: Target) -> Config:
         node = group.nodes[0]
         fitting = [v for v in VECTORS if v * _lanes(node, target) <= node.input(0).shape[-1]]
+        if target.bare and target.optimize == "flash":
+            fitting = fitting[:1]
         return Config.of(vectors=max(fitting, default=1))
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
@@ -167,6 +187,8 @@ class Int8Pool(Template):
             extra=", cells" if mode == "average" else "",
             **_finish(node, shape),
             vectors=config.int("vectors"),
+            sums=_sums(target),
+            vl=target.vl,
             lanes=lanes,
             blocks=channels // step * step,
             part=channels if channels < lanes else 0,
@@ -216,7 +238,13 @@ def _places(window: _Window, clipped: bool) -> dict[str, Any]:
 
 def _lanes(node: Node, target: Target) -> int:
     """Channels of a vector."""
-    return BYTES[target.isa] if node.op == "max_pool" else 2 * target.vl
+    if node.op == "max_pool":
+        return BYTES[target.isa]
+    return len(_sums(target).parts) * target.vl
+
+
+def _sums(target: Target) -> _Sums:
+    return _WORDS if target.isa == "dsp" else _PAIRS
 
 
 def _may_be_empty(shape: ConvShape) -> bool:

@@ -7,7 +7,8 @@ where there are no coefficients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from aotgen.codegen import literals
 from aotgen.codegen.environment import render
@@ -15,7 +16,7 @@ from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
 from aotgen.ops.fixed_point import limits
 from aotgen.ops.quantized_elementwise import sum_coefficients
-from aotgen.schedule.base import Alias, Arg, Config, Kernel, Need, View, Views
+from aotgen.schedule.base import Alias, Arg, Config, Kernel, Need, PackedConst, View, Views
 from aotgen.schedule.operands import times
 from aotgen.schedule.single_op import SingleOp
 from aotgen.schedule.tiles import core_model
@@ -35,15 +36,11 @@ _LARGEST = 32767
 """What the kernel makes of larger sums than an int16 holds is wrong."""
 
 
-class Int8Sum(SingleOp):
-    """``qadd`` and ``qsub`` of two tensors of the output's type and shape."""
-
-    name = "int8_sum"
+class SumTemplate(SingleOp):
+    """What templates of ``qadd`` and ``qsub`` of two tensors have in common."""
 
     def applies(self, group: Group, target: Target) -> str | None:
         node = group.nodes[0]
-        if target.device != "cpu" or not target.has_neon:
-            return "needs NEON"
         if len(group.nodes) > 1 or node.op not in OPERATIONS or len(node.inputs) != 2:
             return "needs a qadd or qsub of two inputs, alone"
         y = node.output
@@ -52,15 +49,6 @@ class Int8Sum(SingleOp):
         ):
             return "needs 8-bit activations of one type and shape"
         return self.why_not(node)
-
-    def why_not(self, node: Node) -> str | None:
-        found = sum_coefficients(node)
-        if found is None:
-            return "has no coefficients that make its float32 sums exact"
-        first, second, constant = map(abs, found)
-        if 255 * (first + second) + constant > _LARGEST:
-            return "its sums leave 16 bits"
-        return super().why_not(node)
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         return {x.name: Need(unit_inner=True) for x in group.nodes[0].args}
@@ -71,63 +59,104 @@ class Int8Sum(SingleOp):
     def may_alias(self, group: Group, value: Value) -> Alias:
         return "same_index"
 
+
+class Int8Sum(SumTemplate):
+    """``qadd`` and ``qsub`` of two tensors of the output's type and shape."""
+
+    name = "int8_sum"
+
+    def applies(self, group: Group, target: Target) -> str | None:
+        if target.device != "cpu" or not target.has_neon:
+            return "needs NEON"
+        return super().applies(group, target)
+
+    def why_not(self, node: Node) -> str | None:
+        found = sum_coefficients(node)
+        if found is None:
+            return "has no coefficients that make its float32 sums exact"
+        first, second, constant = map(abs, found)
+        if 255 * (first + second) + constant > _LARGEST:
+            return "its sums leave 16 bits"
+        return super().why_not(node)
+
     def cost(self, group: Group, target: Target, config: Config) -> float:
         steps = group.output.type.numel / ELEMENTS
         return steps * INSTRUCTIONS / 2 / core_model(target).ghz * 1e-9
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
-        node, y = group.nodes[0], group.output
-        tensors = [*node.args, y]
-        loops = _loops([views[t] for t in tensors])
-        names = _pointers(node, views)
-        *outer, (extent, _) = loops
-        text = render(
-            "kernels/int8_sum.c.j2",
-            title=f"{node.op} of {list(y.shape)} {y.dtype.value}",
-            params=", ".join(
-                [
-                    *(f"const {y.dtype.c} *restrict {n}" for n in dict.fromkeys(names) if n != "y"),
-                    f"{y.dtype.c} *restrict y",
-                    "int32_t r0",
-                    "int32_t r1",
-                ]
-            ),
-            ctype=y.dtype.c,
-            kind=TYPES[y.dtype],
-            coefficients=[literals.f32(v) for v in sum_coefficients(node) or ()],
-            **_clamp(node),
-            loops=[
-                {
-                    "name": f"i{n}",
-                    "first": "r0" if n == 0 else "0",
-                    "last": "r1" if n == 0 else str(count),
-                }
-                for n, (count, _) in enumerate(outer)
-            ],
-            # The places of both inputs and of the output in the loops around a run.
-            places=[
-                " + ".join(
-                    [name, *(times(f"i{n}", s[k]) for n, (_, s) in enumerate(outer) if s[k])]
-                )
-                for k, name in enumerate([*names, "y"])
-            ],
-            first="0" if outer else "r0",
-            last=str(extent) if outer else "r1",
-            elements=ELEMENTS,
-        )
-        args = {
-            name: Arg(name, f"const {y.dtype.c} *", value=x)
-            for name, x in zip(names, node.args, strict=True)
-            if name != "y"
-        }
-        output = Arg("y", f"{y.dtype.c} *", value=y, is_output=True)
-        return Kernel(
-            f"{node.op}_{y.dtype.value}_neon",
-            text,
-            (*args.values(), output),
-            loops[0][0],
-            includes=frozenset({"string.h"}),
-        )
+        node = group.nodes[0]
+        coefficients = [literals.f32(v) for v in sum_coefficients(node) or ()]
+        words = {"elements": ELEMENTS, "coefficients": coefficients, **_clamp(node)}
+        return sum_kernel(group, views, "int8_sum", "neon", words)
+
+
+def sum_kernel(
+    group: Group,
+    views: Views,
+    template: str,
+    method: str,
+    words: Mapping[str, Any],
+    table: PackedConst | None = None,
+) -> Kernel:
+    """A kernel that visits all elements in loops around runs of neighbours.
+
+    Args:
+        template: name of the template of the kernel.
+        method: what the kernel's name ends in.
+        words: of its context, beside the loops.
+        table: int32 numbers that the kernel reads by the name of ``s`` instead of printing them.
+    """
+    node, y = group.nodes[0], group.output
+    tensors = [*node.args, y]
+    loops = _loops([views[t] for t in tensors])
+    names = _pointers(node, views)
+    *outer, (extent, _) = loops
+    text = render(
+        f"kernels/{template}.c.j2",
+        title=node.op if table else f"{node.op} of {list(y.shape)} {y.dtype.value}",
+        params=", ".join(
+            [
+                *(f"const {y.dtype.c} *restrict {n}" for n in dict.fromkeys(names) if n != "y"),
+                *(["const int32_t *restrict s"] if table else []),
+                f"{y.dtype.c} *restrict y",
+                "int32_t r0",
+                "int32_t r1",
+            ]
+        ),
+        ctype=y.dtype.c,
+        kind=TYPES[y.dtype],
+        **words,
+        loops=[
+            {
+                "name": f"i{n}",
+                "first": "r0" if n == 0 else "0",
+                "last": "r1" if n == 0 else str(count),
+            }
+            for n, (count, _) in enumerate(outer)
+        ],
+        # The places of both inputs and of the output in the loops around a run.
+        places=[
+            " + ".join([name, *(times(f"i{n}", s[k]) for n, (_, s) in enumerate(outer) if s[k])])
+            for k, name in enumerate([*names, "y"])
+        ],
+        first="0" if outer else "r0",
+        last=str(extent) if outer else "r1",
+    )
+    args = {
+        name: Arg(name, f"const {y.dtype.c} *", value=x)
+        for name, x in zip(names, node.args, strict=True)
+        if name != "y"
+    }
+    if table:
+        args["s"] = Arg("s", "const int32_t *", const=table)
+    output = Arg("y", f"{y.dtype.c} *", value=y, is_output=True)
+    return Kernel(
+        f"{node.op}_{y.dtype.value}_{method}",
+        text,
+        (*args.values(), output),
+        loops[0][0],
+        includes=frozenset({"string.h"}),
+    )
 
 
 def _pointers(node: Node, views: Views) -> list[str]:

@@ -42,6 +42,7 @@ class Intrinsic:
             themselves, which are numbers: {p} is one for products, the others as above.
         asm_single: what takes the place of the second of ``asm`` where two products do not share
             an int16, see ``aotgen.schedule.int8_neon_tiles.pairs_fit``.
+        asm_first: what takes the place of ``asm`` where there is nothing yet to add to.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Intrinsic:
     features: frozenset[str] = frozenset()
     asm: tuple[str, ...] = ()
     asm_single: str = ""
+    asm_first: str = ""
 
     def splat_text(self, s: str, v: str, lane: int) -> str:
         """``splat`` of one step."""
@@ -188,6 +190,19 @@ S8_VMULL_VMLAL = Intrinsic(
 )
 """The same on 32-bit ARM, whose instructions name the halves of a register."""
 
+S8_VMLADAV = Intrinsic(
+    name="s8_vmladav",
+    isas=frozenset({"mve"}),
+    dtypes=_S8,
+    steps=16,
+    k_pack=16,
+    load="const int8x16_t {v} = vldrbq_s8({a});",
+    fma="{acc} = vmladavaq_s8({acc}, {v}, {b});",
+    asm=("vmladava.s8 {acc}, {v}, {b}",),
+    asm_first="vmladav.s8 {acc}, {v}, {b}",
+)
+"""MVE: sixteen steps of one channel into a general register, one of even number."""
+
 U8S8_DOT4 = Intrinsic(
     name="u8s8_dot4",
     isas=frozenset({"avx2", "avx512"}),
@@ -200,6 +215,20 @@ U8S8_DOT4 = Intrinsic(
 """x86: four products of a lane at once, vpdpbusd with VNNI; without it two products of int16 pairs,
 as the sums of two that vpmaddubsw makes would saturate. {set} is vqa_set1, or vqa_set1_flip for
 inputs in memory that are int8."""
+
+S16S8_SMLAD = Intrinsic(
+    name="s16s8_smlad",
+    isas=frozenset({"dsp", "mve"}),
+    dtypes=(DType.I16, DType.I8, DType.I32),
+    steps=2,
+    k_pack=1,
+    load="int16x2_t {v}; memcpy(&{v}, {a}, 4);",
+    fma="{acc} = __smlad({v}, __sxtb16({b} >> 8 * {lane}), {acc});",
+    asm=("smlad {acc}, {v}, {b}, {acc}",),
+)
+"""The DSP extension: two steps of a, and a word {b} of two channels' weights for them, of which
+{lane} is the channel. SXTB16 widens every other byte; other steps than neighbours may share a word,
+as long as a and b agree."""
 
 I16_PAIRS = Intrinsic(
     name="i16_pairs",
@@ -219,7 +248,9 @@ INTRINSICS = (
     S8_SDOT,
     S8_SMULL_SMLAL,
     S8_VMULL_VMLAL,
+    S8_VMLADAV,
     U8S8_DOT4,
+    S16S8_SMLAD,
     I16_PAIRS,
 )
 """All records, the preferred first."""

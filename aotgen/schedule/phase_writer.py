@@ -89,7 +89,7 @@ class PhaseWriter(ABC):
             self.template,
             epilogue=self.fused.function,
             vl=self.vl,
-            barrier=self.target.has_neon,
+            barrier=self.target.has_neon or self.target.has_dsp,
             functions=list(functions.values()),
             calls=[] if single else calls,
             title=title,

@@ -21,7 +21,15 @@ from aotgen.ir.graph import Group, Node
 from aotgen.ir.requant import reduced_multiplier
 from aotgen.ir.types import DType
 from aotgen.ops.quantized import accumulator
-from aotgen.schedule.base import Arg, Config, Need, PackedConst, Template, View
+from aotgen.schedule.base import (
+    INSTRUCTION_SECONDS,
+    Arg,
+    Config,
+    Need,
+    PackedConst,
+    Template,
+    View,
+)
 from aotgen.schedule.conv2d_direct import conv_title
 from aotgen.schedule.conv_shape import ConvShape
 from aotgen.target.target import Target
@@ -29,6 +37,9 @@ from aotgen.target.target import Target
 Ints = npt.NDArray[np.int64]
 
 BYTES = frozenset({DType.I8, DType.U8})
+
+_PORTABLE_INSTRUCTIONS = 8
+"""Of a product in portable C on a microcontroller, about."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,23 @@ def why_not_bytes(group: Group, target: Target) -> str | None:
     return None
 
 
+def why_not_tflm(group: Group, target: Target) -> str | None:
+    """Why no template for int8 in TFLite Micro's arithmetic, weights as they are products', applies
+    to a group, or None.
+    """
+    reason = why_not_bytes(group, target)
+    if reason is not None:
+        return reason
+    node = group.nodes[0]
+    if node.input(0).dtype is not DType.I8 or node.output.dtype is not DType.I8:
+        return "needs int8 activations"
+    if node.attrs["requant"].kind != "tflm":
+        return "needs TFLite Micro's requantization"
+    if operands_of(node, fold=True).share is not None:
+        return "needs weights that are int8 less their zero point"
+    return None
+
+
 def is_wide(node: Node) -> bool:
     """Whether the sums are of 64 bits."""
     return accumulator(node.attrs["requant"]) is DType.I64
@@ -237,8 +265,8 @@ class ConstantWeights(Template):
     def cost(self, group: Group, target: Target, config: Config) -> float:
         node = group.nodes[0]
         macs = node.output.type.numel * reduction(node)
-        if target.bare:  # an instruction takes 10 ns, a product in portable C about 8 of them
-            return macs * 8e-8
+        if target.bare:
+            return macs * _PORTABLE_INSTRUCTIONS * INSTRUCTION_SECONDS
         return macs / (1.5e9 * target.vl * self.products(target))
 
 

@@ -45,6 +45,9 @@ from aotgen.target.target import Target
 _BLOCK_BYTES = 24 << 10
 """Patches that are in scratch together: they stay in L1 beside a panel of weights."""
 
+_BARE_BLOCK_BYTES = (512, 1024, 2048, 4096)
+"""The same on a microcontroller, which has no caches, and little RAM."""
+
 _CHUNK_PAIRS = 255
 """Pairs of products of 16 and 8 bits that int32 certainly holds; 64-bit sums take them in so many
 at a time.
@@ -72,7 +75,7 @@ class QuantizedDense(ConstantWeights):
             Knob(
                 "block_bytes",
                 "ordinal",
-                tuple(sorted((_BLOCK_BYTES, *BLOCK_BYTES[1:]))),
+                _block_bytes(target),
                 "bytes of packed patches",
             ),
         )
@@ -80,7 +83,8 @@ class QuantizedDense(ConstantWeights):
     def default(self, group: Group, target: Target) -> Config:
         """Accumulators fill the registers; pixels divide a row where they can."""
         pixels, vectors = tile_of(target, tiled_pixels(group.nodes[0]), group.output.shape[-1])
-        return Config.of(pixels=pixels, vectors=vectors, block_bytes=_BLOCK_BYTES)
+        block = _BARE_BLOCK_BYTES[1] if target.bare else _BLOCK_BYTES
+        return Config.of(pixels=pixels, vectors=vectors, block_bytes=block)
 
     def check(self, group: Group, target: Target, config: Config) -> None:
         pixels, vectors = config.int("pixels"), config.int("vectors")
@@ -186,16 +190,24 @@ class QuantizedDense(ConstantWeights):
         return Kernel(name, text, tuple(args), int(context["units"]), requant_words(node))
 
 
+def _block_bytes(target: Target) -> tuple[int, ...]:
+    if target.bare:
+        return _BARE_BLOCK_BYTES
+    return tuple(sorted((_BLOCK_BYTES, *BLOCK_BYTES[1:])))
+
+
 def tile_of(target: Target, rows: int, channels: int) -> tuple[int, int]:
     """(pixels, vectors) of a tile for ``rows`` pixels of ``channels`` that wastes least."""
     vectors_in_all = -(-channels // target.vl)
-    room = {"avx512": 24, "neon": 18, "scalar": 8}.get(target.isa, 8)
+    room = {"avx512": 24, "neon": 18, "scalar": 8, "mve": 5}.get(target.isa, 8)
     best, found = math.inf, (1, 1)
     for vectors in (1, 2, 3, 4):
         pixels = min(8, room // vectors, rows)
         if vectors > vectors_in_all:
             continue
         for count in range(max(1, pixels - 3), pixels + 1):
+            if live_registers(count, vectors) > target.vector_registers:
+                continue
             # Loads and broadcasts an accumulator, times what is computed in vain.
             work = (count * vectors + vectors + count) / (count * vectors)
             waste = -(-rows // count) * count / rows

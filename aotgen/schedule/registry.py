@@ -22,11 +22,19 @@ def anchor_templates() -> tuple[Template, ...]:
     from aotgen.schedule.conv_dot import ConvDot, ConvTransposeDot
     from aotgen.schedule.conv_grouped import ConvGrouped, ConvTransposeGrouped
     from aotgen.schedule.conv_transpose import ConvTranspose
+    from aotgen.schedule.delay_line import DelayLine
     from aotgen.schedule.int8_dense import Int8Dense
     from aotgen.schedule.int8_depthwise import Int8Depthwise
+    from aotgen.schedule.int8_dsp_dense import Int8DspDense
+    from aotgen.schedule.int8_dsp_depthwise import Int8DspDepthwise
+    from aotgen.schedule.int8_dsp_taps import Int8DspTaps
+    from aotgen.schedule.int8_integer_sum import Int8IntegerSum
+    from aotgen.schedule.int8_mve_dense import Int8MveDense
+    from aotgen.schedule.int8_mve_depthwise import Int8MveDepthwise
     from aotgen.schedule.int8_neon import Int8NeonDense
     from aotgen.schedule.int8_neon_depthwise import Int8NeonDepthwise
     from aotgen.schedule.int8_pool import Int8Pool
+    from aotgen.schedule.int8_softmax import Int8Softmax
     from aotgen.schedule.int8_sum import Int8Sum
     from aotgen.schedule.integer_lstm import IntegerLstm
     from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
@@ -57,15 +65,23 @@ def anchor_templates() -> tuple[Template, ...]:
         Pool2d(),
         Int8Pool(),
         Int8Sum(),
+        Int8IntegerSum(),
+        Int8Softmax(),
         Int8Depthwise(),
         Int8Dense(),
         Int8NeonDepthwise(),
         Int8NeonDense(),
+        Int8DspDense(),
+        Int8MveDense(),
+        Int8MveDepthwise(),
+        Int8DspDepthwise(),
+        Int8DspTaps(),
         QuantizedDepthwise(),
         QuantizedDense(),
         QuantizedBatch(),
         Recurrent(),
         IntegerLstm(),
+        DelayLine(),
         Svdf(),
         TopK(),
         PairwiseCoupling(),

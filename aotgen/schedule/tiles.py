@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotgen.schedule import neon_tile_cost
+from aotgen.schedule import cortex_m_tile, neon_tile_cost
 from aotgen.schedule.base import ScheduleError
 from aotgen.target.target import Target
 
@@ -96,6 +96,8 @@ def registers(pixels: int, vectors: int, target: Target, lane_step: bool = False
         return pixels * vectors + vectors + pixels + 1
     if lane_step:
         return neon_tile_cost.registers(pixels, vectors)
+    if target.has_dsp:
+        return cortex_m_tile.registers(pixels, vectors, target)
     return pixels * vectors + vectors + (1 if vectors > 1 or target.isa != "avx512" else 0)
 
 
@@ -103,9 +105,7 @@ def usable_registers(target: Target) -> int:
     """Registers that compilers manage to use without a spill; a scalar build keeps a few for
     itself.
     """
-    if target.isa == "scalar":
-        return 14
-    return 26 if target.isa == "dsp" else target.vector_registers
+    return 14 if target.isa == "scalar" else target.vector_registers
 
 
 def check_tile(pixels: int, vectors: int, target: Target, lane_step: bool = False) -> None:
@@ -197,6 +197,8 @@ def step_cycles(
     if lane_step and target.isa == "neon":
         steps = neon_tile_cost.step_instructions(pixels, vectors, blocks)
         return max(steps / core.fma, core.latency)
+    if target.has_dsp:
+        return cortex_m_tile.step_instructions(pixels, vectors, target)
     loads = vectors + (pixels / 4 if lane_step else pixels)
     if target.isa == "neon_armv7":  # splats take the FMAs' unit; loads of pixels need an address
         return max((fmas + (pixels if lane_step else 0) + loads) / core.fma, core.latency)

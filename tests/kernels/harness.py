@@ -36,7 +36,7 @@ UNTOUCHED = 7777.0
 
 
 def flags_of(isa: str) -> list[str]:
-    return ISA_FLAGS[isa]
+    return ISA_FLAGS.get(isa, [])  # those of a Cortex-M core come with its compiler's
 
 
 @dataclass

@@ -38,6 +38,7 @@ class IntegerCase:
         gap: extra elements between two pixels of every activation and of the output.
         split_rows: room between two rows of an output image: its pixels do not lie evenly.
         knobs: of the template, None for its default.
+        inplace: the output overwrites the only activation.
     """
 
     name: str
@@ -47,6 +48,7 @@ class IntegerCase:
     template: Template | None = None
     split_rows: bool = False
     knobs: dict[str, int] | None = None
+    inplace: bool = False
 
     @property
     def node(self) -> Node:
@@ -96,7 +98,10 @@ def build(case: IntegerCase, target: Target) -> Built:
         if case.split_rows and value is group.output:
             need = replace(need, border=((0, 0), (0, 0), (0, 1), (0, 0)))
         layouts[value.name] = make_view(value, need, 0 if need.dense else case.gap, None)
-    views = Views({k: v[0] for k, v in layouts.items()})
+    overwritten = group.activations[0] if case.inplace else None
+    views = Views(
+        {k: v[0] for k, v in layouts.items()}, None if overwritten is None else overwritten.name
+    )
     kernel = template.kernel(group, target, config, views)
     blocks: list[tuple[np.ndarray, int]] = []
     output = -1
@@ -110,6 +115,9 @@ def build(case: IntegerCase, target: Target) -> Built:
                 data = np.zeros(size + 2 * GUARD, data.dtype)
                 data.view(np.uint8)[:] = FILL
                 output, start = k, start + GUARD
+                if overwritten is not None:
+                    where = strided(data, start, view)
+                    where[...] = case.inputs[overwritten.name].reshape(where.shape)
             else:
                 where = strided(data, start, view)
                 where[...] = case.inputs[arg.value.name].reshape(where.shape)

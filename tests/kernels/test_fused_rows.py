@@ -236,7 +236,7 @@ def test_ring_and_strip_are_all_that_lies_between() -> None:
         fixed = knobs(fuse_rows=2, oh_tile=2, ring_steps=1)(case.group)
         return build(
             Case("tall", case.group, FUSED, case.inputs, config=fixed), target
-        ).kernel.scratch_bytes
+        ).kernel.scratch_bytes(64)
 
     assert scratch(64) == scratch(512) == 4 * (34 * 96 * 6 + 2 * 32 * 96)
 

@@ -1,7 +1,7 @@
 """simd.h on every ISA: the vocabulary against its definition on floats, the math against float64.
 
 The programs beside this file are built with the header that a generated project gets. x86 variants
-run where the processor has the ISA, NEON under QEMU.
+run where the processor has the ISA, NEON and those of Cortex-M under QEMU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from aotgen.codegen.environment import render
+from tests.cortex_m_runs import CC, cortex_m
 from tests.support import require_tool
 
 HERE = Path(__file__).parent
@@ -33,6 +34,8 @@ class Isa:
     triple: str = ""  # of a cross compiler
     emulator: str = ""
     flushes: bool = False  # vectors read and write denormals as zero
+    core: str = ""  # of a bare Cortex-M board
+    memory_end: str = ""  # there: behind which an access is a fault, in a RAM that programs leave
 
 
 ISAS = {
@@ -53,6 +56,8 @@ ISAS = {
             emulator="qemu-arm",
             flushes=True,
         ),
+        Isa("dsp", core="m4", memory_end="0x20400000u"),
+        Isa("mve", core="m55", memory_end="0x20080000u", flushes=True),
     )
 }
 # clang where it can link
@@ -100,6 +105,11 @@ def compile_c(isa: Isa, compiler: str, source: str, include: Path, *options: str
         require_tool(f"{isa.triple}-gcc")  # clang needs its headers and libraries
         gcc = compiler == "gcc"
         command = [f"{isa.triple}-gcc"] if gcc else ["clang", f"--target={isa.triple}"]
+    if isa.core:
+        command = [CC, f"-DMEMORY_END={isa.memory_end}"]
+        options = (*cortex_m(isa.core).flags, *options)
+        if "-c" in options:
+            options = tuple(o for o in options if not o.endswith((".c", ".ld")) and o != "-T")
     require_tool(command[0])
     command += [*WARNINGS, *isa.flags, f"-I{include}", str(HERE / source), *options]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -108,6 +118,8 @@ def compile_c(isa: Isa, compiler: str, source: str, include: Path, *options: str
 
 def runner(isa: Isa) -> list[str]:
     """The words before a program built for `isa`; skips where it cannot run."""
+    if isa.core:
+        return list(cortex_m(isa.core).emulator)
     if isa.emulator:
         require_tool(isa.emulator)
         return [isa.emulator, "-L", f"/usr/{isa.triple}"]
@@ -159,6 +171,8 @@ def test_vocabulary_under_sanitizers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_no_warnings_at_any_level(isa: str, compiler: str, tmp_path: Path) -> None:
     include = header(isa, list(REFERENCE), tmp_path)
+    if ISAS[isa].core and compiler != "gcc":
+        pytest.skip("Cortex-M projects are for GCC")
     for level in ("-O0", "-O1", "-O2"):
         for source in ("vocabulary.c", "math_sample.c"):
             compile_c(ISAS[isa], compiler, source, include, level, "-c", "-o", "/dev/null")

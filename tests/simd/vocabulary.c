@@ -4,8 +4,11 @@
 #include "simd.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#ifndef MEMORY_END
 #include <sys/mman.h>
 #include <unistd.h>
+#endif
 
 static int failures;
 
@@ -39,9 +42,10 @@ static int same_value(float a, float b)
     return a == b || (isnan(a) && isnan(b));
 }
 
-/* ARMv7's NEON reads and writes denormals as zero: what an operand counts as, and whether a result
- * is the expected one. Tininess is seen before rounding, so that FLT_MIN may become zero too. */
-#ifdef __arm__
+/* ARMv7's NEON and MVE read and write denormals as zero: what an operand counts as, and whether a
+ * result is the expected one. Tininess is seen before rounding, so that FLT_MIN may become zero
+ * too. */
+#if defined(__arm__) && VL > 1
 static float operand(float a)
 {
     return fabsf(a) < FLT_MIN ? copysignf(0.0f, a) : a;
@@ -50,9 +54,21 @@ static int same_flushed(float a, float b)
 {
     return same(a, b) || (fabsf(b) <= FLT_MIN && same(a, copysignf(0.0f, b)));
 }
+/* Of two operands one, which may still be denormal. */
+static int same_operand(float a, float b)
+{
+    return same_value(operand(a), operand(b));
+}
 #else
 #define operand(a) (a)
 #define same_flushed same
+#define same_operand same_value
+#endif
+/* MVE adds the lanes of a vector in its scalar unit. */
+#ifdef __ARM_FEATURE_MVE
+#define lane_sum(a) (a)
+#else
+#define lane_sum operand
 #endif
 
 static void fail(const char *what, float got, float want)
@@ -91,7 +107,7 @@ static void fill(float *x, int moderate)
         float got_[VL];                                                                            \
         vstore(got_, (got));                                                                       \
         for (int i = 0; i < VL; i++) {                                                             \
-            const float want_ = (want);                                                            \
+            const float want_ = (float)(want);                                                     \
             if (!equal(got_[i], want_))                                                            \
                 fail(what, got_[i], want_);                                                        \
         }                                                                                          \
@@ -111,8 +127,18 @@ static void fill(float *x, int moderate)
 
 static float fma_definition(float a, float b, float c)
 {
-#if VL > 1 || defined(FP_FAST_FMAF)
-    return fmaf(a, b, c);
+#if VL > 1 || defined(FP_FAST_FMAF) || defined(__FP_FAST_FMAF)
+    /* In double, rounded to odd, then to float: not every libc's fmaf rounds once. */
+    const volatile double product = (double)a * b, sum = product + c;
+    const volatile double back = sum - product, rest = (product - (sum - back)) + (c - back);
+    int64_t bits;
+    double odd = sum;
+    memcpy(&bits, &odd, sizeof bits);
+    if (isfinite(sum) && rest != 0.0 && !(bits & 1)) {
+        bits += (rest > 0.0) == (sum > 0.0) ? 1 : -1;
+        memcpy(&odd, &bits, sizeof odd);
+    }
+    return (float)odd;
 #else
     const volatile float product = a * b;
     return product + c;
@@ -152,13 +178,13 @@ static void arithmetic(void)
         /* the result is free where only a is NaN */
         const vf safe_a = vsel(vne(va, va), vset1(2.0f), va);
         LANES("vmax", vmax(safe_a, vb), isnan(y[i]) ? y[i] : fmaxf(isnan(x[i]) ? 2.0f : x[i], y[i]),
-              same_value);
+              same_operand);
         LANES("vmin", vmin(safe_a, vb), isnan(y[i]) ? y[i] : fminf(isnan(x[i]) ? 2.0f : x[i], y[i]),
-              same_value);
+              same_operand);
         LANES("vmax_nan", vmax_nan(va, vb), isnan(x[i]) || isnan(y[i]) ? NAN : fmaxf(x[i], y[i]),
-              same_value);
+              same_operand);
         LANES("vmin_nan", vmin_nan(va, vb), isnan(x[i]) || isnan(y[i]) ? NAN : fminf(x[i], y[i]),
-              same_value);
+              same_operand);
     }
 }
 
@@ -236,24 +262,37 @@ static void integers(void)
             n[i] = (float)(random_bits() % 253) - 126.0f;
         const vf vn = vload(n);
         LANES("vscale", vscale(mantissa, vmax(vset1(-125.0f), vn)),
-              ldexpf(m[i], n[i] < -125.0f ? -125 : (int)n[i]), same);
-        LANES("vldexp", vldexp(mantissa, vadd(vn, vn)), ldexpf(m[i], 2 * (int)n[i]), same_flushed);
+              ldexp((double)m[i], n[i] < -125.0f ? -125 : (int)n[i]), same);
+        LANES("vldexp", vldexp(mantissa, vadd(vn, vn)), ldexp((double)m[i], 2 * (int)n[i]),
+              same_flushed);
     }
 }
 
-/* Loads and stores of n lanes at the end of a page behind which nothing is mapped. */
-static void memory(void)
+/* The end of a piece of memory behind which an access is a fault: a page with none mapped behind
+ * it, or on a bare board the end of a RAM that holds nothing of the program. */
+static char *memory_end(void)
 {
+#ifdef MEMORY_END
+    static char *volatile end = (char *)MEMORY_END; /* volatile: an array of unknown bounds */
+    return end;
+#else
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *base = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED || mprotect(base + page, page, PROT_NONE)) {
         fail_int("mmap", 0, 1);
-        return;
+        exit(1);
     }
+    return base + page;
+#endif
+}
+
+static void memory(void)
+{
+    char *const end = memory_end();
     float x[VL];
     fill(x, 0);
     for (int n = 1; n <= VL; n++) {
-        float *p = (float *)(void *)(base + page) - n;
+        float *p = (float *)(void *)end - n;
         memcpy(p, x, (size_t)n * sizeof *p);
         LANES("vload_n", vload_n(p, n), i < n ? x[i] : 0.0f, same);
         p[-1] = 7.0f;
@@ -268,7 +307,7 @@ static void memory(void)
     for (int k = 0; k < 16 * VL + 1; k++)
         big[k] = (float)k;
     LANES("vload, unaligned", vload(big + 1), (float)(i + 1), same);
-#ifdef __arm__
+#if defined(__arm__) && defined(__ARM_NEON)
     const float *next = big + 1;
     LANES("vload_next", vload_next(&next), (float)(i + 1), same);
     LANES("vload_next, again", vload_next(&next), (float)(i + 1 + VL), same);
@@ -294,7 +333,6 @@ static void memory(void)
         if (!same(big[k], want))
             fail("vstore_stride", big[k], want);
     }
-    munmap(base, 2 * page);
 }
 
 static void reductions(void)
@@ -303,10 +341,10 @@ static void reductions(void)
     for (int round = 0; round < 2000; round++) {
         fill(a, round & 1);
         for (int i = 0; i < VL; i++)
-            t[i] = operand(a[i]);
+            t[i] = lane_sum(a[i]);
         for (int half = VL / 2; half > 0; half /= 2)
             for (int i = 0; i < half; i++)
-                t[i] = operand(t[i] + t[i + half]);
+                t[i] = lane_sum(t[i] + t[i + half]);
         if (!same(vsum(vload(a)), t[0]))
             fail("vsum", vsum(vload(a)), t[0]);
         float high = operand(a[0]), low = high;

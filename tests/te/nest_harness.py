@@ -218,7 +218,12 @@ def run_build(
     folder.mkdir(parents=True, exist_ok=True)
     source, program = folder / "nests.c", folder / "nests"
     source.write_text(build.render())
-    command = [*compiler.split(), *WARNINGS, *ISA_FLAGS[build.target.isa], *(flags or ["-O1"])]
+    command = [
+        *compiler.split(),
+        *WARNINGS,
+        *ISA_FLAGS.get(build.target.isa, []),
+        *(flags or ["-O1"]),
+    ]
     done = subprocess.run(
         [*command, str(source), "-o", str(program), "-lm"],
         capture_output=True,
