@@ -20,6 +20,7 @@ from aotgen.passes.canonicalize_ops import CanonicalizeOps
 from aotgen.passes.combine_parallel_batch_matmul import CombineParallelBatchMatmul
 from aotgen.passes.combine_parallel_conv2d import CombineParallelConv2d
 from aotgen.passes.combine_parallel_dense import CombineParallelDense
+from aotgen.passes.constant_channels import ConstantChannels
 from aotgen.passes.dead_code import DeadCode
 from aotgen.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotgen.passes.fast_math import FastMath
@@ -50,6 +51,7 @@ SIMPLIFICATIONS: tuple[Pass, ...] = (
 
 PASSES: tuple[Pass, ...] = (
     *SIMPLIFICATIONS,
+    ConstantChannels(),
     CombineParallelConv2d(),
     CombineParallelDense(),
     CombineParallelBatchMatmul(),
@@ -102,32 +104,48 @@ def run_passes(
         UsageError: a name in ``disabled`` is no pass.
         InternalError: ``verify`` found a broken invariant.
     """
+    enabled = _enabled(opt_level, disabled)
+    simplify(graph, opt_level=opt_level, disabled=disabled, on_pass=on_pass, verify=verify)
+    for step in enabled:
+        if step not in SIMPLIFICATIONS:
+            _run(step, graph, on_pass, verify)
+    if graph.groups is None:
+        single_groups(graph)
+    return graph
+
+
+def simplify(
+    graph: Graph,
+    *,
+    opt_level: int = 3,
+    disabled: Collection[str] = (),
+    on_pass: Observer | None = None,
+    verify: bool = False,
+) -> None:
+    """The passes of ``run_passes`` before the nodes are partitioned; arguments are the same."""
+    repeated = [p for p in _enabled(opt_level, disabled) if p in SIMPLIFICATIONS]
+    for _ in range(MAX_ROUNDS):
+        if not any([_run(step, graph, on_pass, verify) for step in repeated]):
+            break
+
+
+def _enabled(opt_level: int, disabled: Collection[str]) -> list[Pass]:
     unknown = sorted(set(disabled) - set(pass_names()))
     if unknown:
         raise UsageError(
             f"there is no pass {', '.join(repr(n) for n in unknown)}",
             remedy=f"the passes are {', '.join(pass_names())}",
         )
-    enabled = [p for p in PASSES if p.level <= opt_level and p.name not in disabled]
+    return [p for p in PASSES if p.level <= opt_level and p.name not in disabled]
 
-    def run(step: Pass) -> bool:
-        before = print_graph(graph) if on_pass else ""
-        # Infinities and NaN in a model's constants are the model's affair, not numpy's to warn of.
-        with np.errstate(all="ignore"):
-            modified = step.run(graph)
-        if verify:
-            verify_graph(graph)
-        if modified and on_pass:
-            on_pass(step.name, before, print_graph(graph))
-        return modified
 
-    repeated = [p for p in enabled if p in SIMPLIFICATIONS]
-    for _ in range(MAX_ROUNDS):
-        if not any([run(step) for step in repeated]):
-            break
-    for step in enabled:
-        if step not in SIMPLIFICATIONS:
-            run(step)
-    if graph.groups is None:
-        single_groups(graph)
-    return graph
+def _run(step: Pass, graph: Graph, on_pass: Observer | None, verify: bool) -> bool:
+    before = print_graph(graph) if on_pass else ""
+    # Infinities and NaN in a model's constants are the model's affair, not numpy's to warn of.
+    with np.errstate(all="ignore"):
+        modified = step.run(graph)
+    if verify:
+        verify_graph(graph)
+    if modified and on_pass:
+        on_pass(step.name, before, print_graph(graph))
+    return modified

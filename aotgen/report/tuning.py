@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from aotgen.report.picture import save
 from aotgen.report.text import digits
 
 
@@ -200,7 +201,6 @@ def plot_history(
         ValueError: it knows no such format.
         OSError: the file cannot be written.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
     columns = min(3, max(1, len(series)))
@@ -218,8 +218,4 @@ def plot_history(
         axis.grid(True, alpha=0.3)
     for axis in places[len(series) :]:
         axis.set_visible(False)
-    # Without the date and the names drawn by chance that matplotlib would write into the file.
-    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    metadata = next((m for s, m in dates.items() if path.endswith(s)), None)
-    with matplotlib.rc_context({"svg.hashsalt": "aotgen"}):
-        figure.savefig(path, metadata=metadata)
+    save(figure, path)

@@ -84,6 +84,7 @@ def test_levels_switch_passes_on() -> None:
         "fold_scale_axis": 3,
         "eliminate_common_subexpr": 3,
         "order_groups": 3,
+        "constant_channels": 3,
         "combine_parallel_conv2d": 4,
         "combine_parallel_dense": 4,
         "combine_parallel_batch_matmul": 4,
