@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from aotgen.codegen.c_text import COLUMNS, c_escape, comment_safe
 from aotgen.codegen.environment import render
+from aotgen.codegen.kernel_files import dims, kernel_files, printed
 from aotgen.codegen.names import shorten
-from aotgen.codegen.program import Function, Layer, Operand, Program
+from aotgen.codegen.program import Layer, Operand, Program
 from aotgen.codegen.sharing import core_table, meetings, pool_bytes, threads_of
-from aotgen.codegen.tensors import Tensor, tensors
+from aotgen.codegen.tensors import Tensor, stream_lines, tensors
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Value
-from aotgen.ir.types import Array
+from aotgen.memory.row_streaming import Pace, Region
 from aotgen.memory.states import StateSlot, fill_byte, state_bytes
 from aotgen.memory.storage import Placement, Storage
-from aotgen.schedule.base import Kernel
 from aotgen.target.board import Cluster
+from aotgen.target.target import Target
 
 POINTER_BYTES = 8
 """Of the widest targets: what a context is at most sized for."""
@@ -31,32 +32,78 @@ POINTER_BYTES = 8
 REPEAT_MS = 50
 """How long a repeat of the bench program takes when nobody says how many runs it has."""
 
-KERNELS_PER_FILE = 6
-"""Kernels of one template in one file: enough to read, few enough that files compile side by side.
-"""
+
+_CORE_MACROS = {
+    "dsp": ("__ARM_FEATURE_DSP", "the DSP extension"),
+    "mve": ("__ARM_FEATURE_MVE", "Helium (MVE)"),
+}
+
+
+def core_macro(target: Target) -> tuple[str, str]:
+    """The macro that a compiler defines for cores that have what the kernels of a microcontroller
+    use, and that in words; both empty where any core has it.
+    """
+    return _CORE_MACROS.get(target.isa, ("", ""))
 
 
 class Printer:
-    """Prints one Program under a prefix."""
+    """Prints one Program under a prefix.
+
+    Attributes:
+        base: what every template may print.
+    """
 
     def __init__(
-        self, program: Program, prefix: str, version: str, model: str, requant: str
+        self,
+        program: Program,
+        prefix: str,
+        version: str,
+        model: str,
+        requant: str,
+        bundle: str | None = None,
     ) -> None:
+        """
+        Args:
+            program: to print.
+            prefix: of the model's own symbols and files.
+            version: of aotgen.
+            model: its name.
+            requant: whose integer arithmetic it has.
+            bundle: prefix of what it shares with other models; None for a project of its own.
+        """
+        lib = bundle or prefix
         self.program = program
         self.inputs, self.outputs = tensors(program)
+        buffers = [(s, b) for r in program.regions for s, b in r.buffers.items()]
+        self.buffers = {s: (number, b.row_bytes) for number, (s, b) in enumerate(buffers)}
+        """Number and bytes from row to row of the storages of which only some rows are kept."""
         self.base: dict[str, Any] = {
             "p": prefix,
             "P": prefix.upper(),
+            # Whose the kernels, the clock and the pool of threads are, and where their files lie.
+            "lib": lib,
+            "LIB": lib.upper(),
+            "in_bundle": bundle is not None,
+            "root": bundle_root(bundle) if bundle else "${CMAKE_CURRENT_SOURCE_DIR}",
+            "src": f"{bundle_root(bundle)}/src" if bundle else "src",
+            "weights_name": f"{prefix}_weights" if bundle else "weights",
             "version": version,
             "model": comment_safe(model),
             "requant": requant,
             "inputs": self.inputs,
             "outputs": self.outputs,
+            "stream": stream_lines(program.graph.stream, self.outputs),
             "gpu": program.target.device == "gpu",
+            "bare": program.target.bare,
+            "core_macro": core_macro(program.target)[0],
+            "core_words": core_macro(program.target)[1],
             "threads": threads_of(program),
             "pool_bytes": pool_bytes(threads_of(program)),
             "arena_bytes": program.arena.bytes,
-            "state_bytes": state_bytes(program.states),
+            "own_bytes": program.own_bytes,
+            "row_buffers": len(buffers),
+            "align": program.target.align,
+            "state_bytes": state_bytes(program.states, program.target.align),
             "states": [self.state_context(i, slot) for i, slot in enumerate(program.states)],
             "weights_bytes": len(program.weights),
             "ctx_bytes": POINTER_BYTES * (10 + len(program.functions)),
@@ -76,7 +123,7 @@ class Printer:
         value = slot.state.value
         return {
             "name": comment_safe(value.name),
-            "what": f"{value.dtype.c}{_dims(value.shape)}",
+            "what": f"{value.dtype.c}{dims(value.shape)}",
             "offset": slot.offset,
             "bytes": slot.bytes,
             "fill": fill_byte(slot.state.initial),
@@ -94,9 +141,13 @@ class Printer:
     def pointer(self, place: Placement, offset: int, const: bool) -> str:
         """C expression for element ``offset`` of a storage."""
         base, start = self.storage_base(place.storage)
+        size = place.storage.root.dtype.size
         ctype = f"const {place.storage.root.dtype.c}" if const else place.storage.root.dtype.c
+        if place.storage in self.buffers:
+            number, row_bytes = self.buffers[place.storage]
+            return f"ROWS({ctype}, {start + offset * size}, {number}, {row_bytes})"
         if place.storage.kind in ("arena", "state"):
-            return f"{base}({ctype}, {start + offset * place.storage.root.dtype.size})"
+            return f"{base}({ctype}, {start + offset * size})"
         if offset == 0:
             return base
         return f"{base} + {offset}" if offset > 0 else f"{base} - {-offset}"
@@ -110,7 +161,8 @@ class Printer:
             return f"WEIGHTS({ctype}, {self.weight_macro(layer, arg.const.role)})"
         ctype = re.sub(r"\b(restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
         if layer.shared:
-            return f"SCRATCH({ctype}, {operand.offset}, {layer.kernel.scratch_bytes})"
+            align = self.program.target.align
+            return f"SCRATCH({ctype}, {operand.offset}, {layer.kernel.scratch_bytes(align)})"
         return f"ARENA({ctype}, {operand.offset})"
 
     def weight_macro(self, layer: Layer, role: str) -> str:
@@ -150,6 +202,10 @@ class Printer:
     def call(self, layer: Layer) -> str:
         args = [self.operand(layer, o) for o in layer.operands]
         rows = ("r0", "r1") if layer.shared else ("0", str(layer.kernel.rows))
+        region = self.program.region_of(layer)
+        if region is not None:
+            units = region.units[layer.index]
+            rows = ("r0", "r1") if units == 1 else (f"{units} * r0", f"{units} * r1")
         return f"{layer.function}({', '.join([*args, *rows])});"
 
     def view_text(self, value: Value) -> dict[str, Any]:
@@ -163,25 +219,67 @@ class Printer:
         }
 
     def layer_context(self, layer: Layer) -> dict[str, Any]:
-        shapes = ", ".join(_dims(v.shape) for v in layer.reads) or "constants"
+        shapes = ", ".join(dims(v.shape) for v in layer.reads) or "constants"
         knobs = " ".join(f"{k}={v}" for k, v in layer.config.values)
         work = f"; {layer.macs} MACs" if layer.macs else ""
         made_by = f"{layer.template} {knobs}".strip()
         origin = ", ".join(layer.origin) or "the graph"
-        lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), COLUMNS - 12)
+        rows = self.rows_context(layer)
+        width = COLUMNS - (16 if rows else 12)
+        lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), width)
         places = [self.program.placements[v.name] for v in layer.outputs]
         return {
             "index": layer.index,
             "label": self.label(layer),
             "name": layer.name,
             "ops": " + ".join(layer.ops),
-            "shapes": f"{shapes} -> {', '.join(_dims(v.shape) for v in layer.outputs)}",
+            "shapes": f"{shapes} -> {', '.join(dims(v.shape) for v in layer.outputs)}",
             "work": work,
             "origin_lines": lines,
             "call": self.call(layer),
             "share": f"{layer.kernel.rows}, {layer.kernel.grain}" if layer.shared else "",
             "outputs": [self.pointer(p, p.offset, True) for p in places],
             "views": [self.view_text(v) for v in layer.outputs],
+            "rows": rows,
+        }
+
+    def _writers(self, storage: Storage, region: Region) -> list[str]:
+        """The layers of a region whose outputs are in a storage."""
+        places = self.program.placements
+        layers = self.program.layers[region.first : region.last + 1]
+        return [
+            self.label(layer)
+            for layer in layers
+            if any(places[v.name].storage is storage for v in layer.outputs)
+        ]
+
+    def rows_context(self, layer: Layer) -> dict[str, Any] | None:
+        """What the templates print of a layer that computes by rows with others: its own rows, and
+        where it is the first of its region, the loop; None for any other layer.
+        """
+        region = self.program.region_of(layer)
+        if region is None:
+            return None
+        offsets = self.program.offsets
+        last = self.program.layers[region.last]
+        return {
+            "pace": _pace(region.paces[layer.index]),
+            "opens": layer.index == region.first,
+            "closes": layer.index == region.last,
+            "steps": region.steps,
+            "last": self.label(last),
+            "buffers": [
+                {
+                    "number": self.buffers[storage][0],
+                    "offset": offsets[storage],
+                    "row_bytes": buffer.row_bytes,
+                    "rows": buffer.rows,
+                    "writers": " and ".join(self._writers(storage, region)),
+                    "written": _pace(buffer.written),
+                    "dropped": _pace(buffer.dropped),
+                }
+                for storage, buffer in region.buffers.items()
+            ],
         }
 
     def header(self) -> str:
@@ -214,38 +312,13 @@ class Printer:
         )
 
     def kernels(self) -> dict[str, str]:
-        """src/kernels.h and src/kernels_*.c by file name; a template's kernels share files."""
-        placements = self.program.placements
-        functions = [printed(f, placements) for f in self.program.functions.values()]
-        routines = list(self.program.routines.values())
-        files = {
-            "kernels.h": self.render("project/kernels.h.j2", functions=functions),
-        }
-        if routines:
-            files["routines.h"] = self.render("project/routines.h.j2", routines=routines)
-            files["routines.c"] = self.render(
-                "project/routines.c.j2",
-                routines=routines,
-                includes=sorted({h for r in routines for h in r.includes}),
-            )
-        by_template: dict[str, list[dict[str, Any]]] = {}
-        for entry in functions:
-            by_template.setdefault(entry["template"], []).append(entry)
-        for template, entries in by_template.items():
-            for part in range(0, len(entries), KERNELS_PER_FILE):
-                chunk = entries[part : part + KERNELS_PER_FILE]
-                suffix = f"_{part // KERNELS_PER_FILE}" if part else ""
-                name = f"kernels_{template}{suffix}.c"
-                includes = sorted({h for e in chunk for h in e["includes"]})
-                files[name] = self.render(
-                    "project/kernels.c.j2",
-                    functions=chunk,
-                    file=name,
-                    template=template,
-                    includes=includes,
-                    calls_routines=any(e["calls_routines"] for e in chunk),
-                )
-        return files
+        """The kernels' files by name, see ``kernel_files``."""
+        return kernel_files(self.base, self.functions(), list(self.program.routines.values()))
+
+    def functions(self) -> list[dict[str, Any]]:
+        """What the kernel templates print of each function."""
+        placements, align = self.program.placements, self.program.target.align
+        return [printed(f, placements, align) for f in self.program.functions.values()]
 
     def weights_header(self, linked: bool) -> str:
         return self.render(
@@ -263,6 +336,27 @@ class Printer:
         lines = [",".join(str(b) for b in data[i : i + 24]) + "," for i in range(0, len(data), 24)]
         return self.render("project/weights.c.j2", bytes=len(data), size=len(data), lines=lines)
 
+    def tools_context(self, weights_kind: str) -> dict[str, Any]:
+        """What programs that run the model for a host print, beyond what every template does.
+
+        Args:
+            weights_kind: as in the options.
+        """
+        ranges = [
+            {"layer": layer.index, "offset": offset, "bytes": size}
+            for layer in self.program.layers
+            for offset, size in layer.weights
+        ]
+        return {
+            "layers": self.program.layers,
+            "weight_ranges": ranges,
+            "weights_kind": weights_kind,
+            "input_bytes": sum(t.bytes for t in self.inputs),
+            "output_bytes": sum(t.bytes for t in self.outputs),
+            "input_block_bytes": _block(self.inputs),
+            "output_block_bytes": _block(self.outputs),
+        }
+
     def tools(
         self, weights_kind: str, tolerance: str, steps: int, clusters: Sequence[Cluster] = ()
     ) -> dict[str, str]:
@@ -274,23 +368,12 @@ class Printer:
             steps: runs of a case of the test vectors.
             clusters: of the board; empty where they are found out when the tools run.
         """
-        ranges = [
-            {"layer": layer.index, "offset": offset, "bytes": size}
-            for layer in self.program.layers
-            for offset, size in layer.weights
-        ]
         extra: dict[str, Any] = {
-            "layers": self.program.layers,
-            "weight_ranges": ranges,
-            "weights_kind": weights_kind,
+            **self.tools_context(weights_kind),
             "tolerance": tolerance,
             "steps": steps,
             "clusters": [{**c, "core": c_escape(c["core"])} for c in core_table(clusters)],
             "repeat_ms": REPEAT_MS,
-            "input_bytes": sum(t.bytes for t in self.inputs),
-            "output_bytes": sum(t.bytes for t in self.outputs),
-            "input_block_bytes": _block(self.inputs),
-            "output_block_bytes": _block(self.outputs),
         }
         paths = {
             "test/tool.h": "tool.h",
@@ -307,60 +390,14 @@ class Printer:
         return {**files, "bench/count_region.h": self.render("runtime/count_region.h.j2")}
 
 
-def printed(function: Function, placements: Mapping[str, Placement]) -> dict[str, Any]:
-    """What the kernel templates print of a function: its text without ``static``, the contract of
-    its arguments under its title, and its parameter list.
-    """
-    name = re.escape(function.name)
-    text = re.sub(
-        rf"^static\s+void\s+{name}\(", f"void {function.name}(", function.text, flags=re.M
-    )
-    # One brace style, whoever wrote the text.
-    text = re.sub(r"^((?:static|AOT_INLINE|void)\b[^\n;]*\)) \{$", r"\1\n{", text, flags=re.M)
-    contract = "".join(f" * {line}\n" for line in _contract(function.kernel, placements))
-    text = re.sub(
-        rf"/\*((?:(?!\*/).)*)\*/\n(void\s+{name}\()",
-        lambda m: f"/*{m[1].rstrip()}\n *\n{contract} */\n{m[2]}",
-        text,
-        flags=re.S,
-    )
-    match = re.search(rf"^void\s+{name}\((.*?)\)", text, flags=re.M | re.S)
-    parameters = " ".join(match.group(1).split()) if match else ""
-    return {
-        "name": function.name,
-        "text": text.strip("\n"),
-        "parameters": parameters,
-        "template": function.template,
-        "includes": function.kernel.includes,
-        "calls_routines": bool(function.routines),
-    }
+def bundle_root(bundle: str) -> str:
+    """CMake's words for the folder of a bundle, wherever they are read."""
+    return f"${{{bundle.upper()}_ROOT}}"
 
 
-def _contract(kernel: Kernel, placements: Mapping[str, Placement]) -> Iterator[str]:
-    """One line a parameter: shape and strides, packed size, or scratch."""
-    for arg in kernel.args:
-        if arg.value is not None:
-            view = placements[arg.value.name].view
-            order = "dense" if view.is_dense else f"strides {list(view.strides)}"
-            if view.block:
-                order = f"NCHW{view.block}c, blocks {view.block_stride} apart, pixels' {order}"
-            yield f"{arg.name}: {view.dtype.c} {_dims(view.shape)}, {order}"
-        elif arg.const is not None:
-            yield f"{arg.name}: {_element(arg.const.array)} [{arg.const.array.size}], packed"
-        else:
-            yield f"{arg.name}: scratch of {arg.scratch_bytes} bytes, aligned to 64"
-    yield f"r0, r1: which of the {kernel.rows} units along the output's rows to compute"
-
-
-def _element(array: Array) -> str:
-    """The type of an element; where it is a record of several, its size."""
-    if array.dtype.kind == "V":
-        return f"records of {array.dtype.itemsize} bytes"
-    return str(array.dtype.name)
-
-
-def _dims(shape: tuple[int, ...]) -> str:
-    return f"[{'x'.join(map(str, shape)) or 'scalar'}]"
+def _pace(pace: Pace) -> str:
+    """The arguments of rows_at behind the step."""
+    return f"{pace.slope}, {pace.offset}, {pace.end}"
 
 
 def _block(tensors: list[Tensor]) -> int:

@@ -7,6 +7,7 @@ placed in arena, weights or the caller's memory. Printing it as C or OpenCL is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from aotgen.codegen.names import Namer, digest, shorten
@@ -15,9 +16,16 @@ from aotgen.codegen.sharing import is_shared
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Graph, Group, Node, Value
 from aotgen.memory.liveness import Liveness, Step, scratch_name
-from aotgen.memory.planner import ALIGN, ArenaMap, plan_arena
+from aotgen.memory.planner import (
+    Allocation,
+    ArenaMap,
+    lower_bound,
+    place_behind,
+    plan_arena,
+)
+from aotgen.memory.row_streaming import Region, RowLayer, RowStreaming
 from aotgen.memory.states import fill_byte, state_slots
-from aotgen.memory.storage import Copy, Placement
+from aotgen.memory.storage import Copy, Placement, Storage
 from aotgen.schedule.base import Config, Kernel, PackedConst, View, Views
 from aotgen.schedule.plan import Plan, is_view_group
 from aotgen.target.target import Target
@@ -34,27 +42,32 @@ class _Lowering:
         self.prefix = prefix
         self.layers: list[Layer] = []
         self.functions: dict[str, Function] = {}
-        self.weights = WeightBlob()
+        self.weights = WeightBlob(target.align)
         self.namer = Namer(48)
         self.storage = plan.storage
 
-    def run(self) -> Program:
+    def run(self, by_rows: bool) -> Program:
+        """``by_rows``: whether layers may compute by rows together."""
         for group in self.graph.groups or []:
             self.lower_group(group)
         live = self.liveness()
-        self.find_inplace(live)
+        regions = self.row_regions() if by_rows else []
+        self.find_inplace(live, regions)
         self.fill_borders(live)
         for layer in self.layers:
             layer.shared = is_shared(layer, self.plan, self.target)
         used = {f for layer in self.layers for f in (layer.function, *(n for n, _ in layer.fills))}
         live.steps = [self.step(layer) for layer in self.layers]
-        allocations, names = live.allocations()
-        rounds = SEARCH_ROUNDS[self.target.optimize]
-        arena = plan_arena(allocations, rounds=rounds)
+        for region in regions:
+            live.widen(region.first, region.last)
+        partial = {s: b.bytes for region in regions for s, b in region.buffers.items()}
+        allocations, names = live.allocations(self.target.align, partial)
+        external = {names[s] for s in names if s.kind in ("input", "output")}
+        arena = self.arena_map(allocations, external)
         for layer in self.layers:
             self.bind(layer, arena)
         offsets = {storage: arena.offsets[name] for storage, name in names.items()}
-        slots = state_slots(self.graph)
+        slots = state_slots(self.graph, self.target.align)
         for slot in slots:
             for value in (slot.state.value, slot.state.update):
                 place = self.storage.placements.get(value.name)
@@ -76,7 +89,43 @@ class _Lowering:
                 for slot in slots
                 if fill_byte(slot.state.initial) is None
             },
+            regions=regions,
+            own_bytes=max(
+                (arena.offsets[a.name] + a.size for a in allocations if a.name not in external),
+                default=0,
+            ),
         )
+
+    def arena_map(self, allocations: list[Allocation], external: set[str]) -> ArenaMap:
+        """Arena offsets. Where RAM counts most, slots of the caller's tensors find their places
+        when all else has one: an application that passes its own memory does not pay for them.
+        """
+        rounds = SEARCH_ROUNDS[self.target.optimize]
+        if self.target.optimize != "ram":
+            return plan_arena(allocations, rounds=rounds)
+        own = plan_arena([a for a in allocations if a.name not in external], rounds=rounds)
+        slots = [a for a in allocations if a.name in external]
+        offsets = place_behind(allocations, own.offsets, slots)
+        end = max((offsets[a.name] + a.size for a in allocations), default=0)
+        least, peak = lower_bound(allocations)
+        return ArenaMap(offsets, end, least, peak)
+
+    def row_regions(self) -> list[Region]:
+        """Runs of layers that compute by rows together; none where RAM does not count most."""
+        if self.target.optimize != "ram" or self.target.threads > 1 or self.target.device == "gpu":
+            return []
+        inputs, outputs = self.external()
+        layers = [
+            RowLayer(
+                layer.group,
+                layer.kernel,
+                tuple(self.place(v) for v in layer.reads),
+                tuple(self.place(v) for v in layer.outputs),
+                layer.kernel.scratch_bytes(self.target.align),
+            )
+            for layer in self.layers
+        ]
+        return RowStreaming(layers, inputs, outputs, self.target.align).regions()
 
     def place(self, value: Value) -> Placement:
         return self.storage.placements[value.name]
@@ -204,18 +253,23 @@ class _Lowering:
         return Step(
             tuple(self.place(v).storage for v in layer.reads),
             tuple(self.place(v).storage for v in layer.outputs),
-            layer.kernel.scratch_bytes * (self.target.threads if layer.shared else 1),
+            layer.kernel.scratch_bytes(self.target.align)
+            * (self.target.threads if layer.shared else 1),
         )
 
     def liveness(self) -> Liveness:
         """Lifetimes of the layers' storages before any aliasing."""
+        return Liveness.of([self.step(layer) for layer in self.layers], *self.external())
+
+    def external(self) -> tuple[list[Storage], list[Storage]]:
+        """The storages of the graph's inputs and of its outputs."""
         inputs, outputs = (
             [self.place(v).storage for v in values if v.name in self.storage.placements]
             for values in (self.graph.inputs, self.graph.outputs)
         )
-        return Liveness.of([self.step(layer) for layer in self.layers], inputs, outputs)
+        return inputs, outputs
 
-    def find_inplace(self, live: Liveness) -> None:
+    def find_inplace(self, live: Liveness, regions: Sequence[Region]) -> None:
         """Let outputs overwrite an input that dies with the layer, where its template allows it.
 
         The kernel is rendered again with one pointer for both.
@@ -224,6 +278,8 @@ class _Lowering:
             group = layer.group
             if group is None or len(group.outputs) != 1:
                 continue
+            if any(layer.index in region for region in regions):
+                continue  # its rows are where its buffer's rows are
             output = self.place(layer.output)
             if not live.starts_at(output.storage, layer.index):
                 continue
@@ -277,7 +333,8 @@ class _Lowering:
                 )
             else:
                 layer.operands.append(Operand(arg, None, scratch))
-                scratch += -(-arg.scratch_bytes // ALIGN) * ALIGN
+                align = self.target.align
+                scratch += -(-arg.scratch_bytes // align) * align
 
 
 def with_border(kernel: Kernel, fill: Kernel, output: str, at: int) -> Kernel:
@@ -306,7 +363,12 @@ def lower(graph: Graph, plan: Plan, target: Target, prefix: str) -> Program:
         target: what kernels are rendered for.
         prefix: of every symbol.
     """
-    return _Lowering(graph, plan, target, prefix).run()
+    whole = _Lowering(graph, plan, target, prefix).run(by_rows=False)
+    if target.optimize != "ram":
+        return whole
+    # Maps that are written over their own input may need less than rows of all of them.
+    by_rows = _Lowering(graph, plan, target, prefix).run(by_rows=True)
+    return by_rows if by_rows.own_bytes < whole.own_bytes else whole
 
 
 def legalize_outputs(graph: Graph) -> None:

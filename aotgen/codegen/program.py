@@ -11,7 +11,8 @@ import numpy as np
 
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import Array
-from aotgen.memory.planner import ALIGN, Allocation, ArenaMap
+from aotgen.memory.planner import Allocation, ArenaMap
+from aotgen.memory.row_streaming import Region
 from aotgen.memory.states import StateSlot
 from aotgen.memory.storage import Placement, Storage
 from aotgen.ops.registry import op_def
@@ -91,12 +92,13 @@ class Layer:
 
 
 class WeightBlob:
-    """The packed constants, one after the other, each padded to 64 bytes; equal bytes are stored
-    once. Holds the arrays themselves, not a copy of their bytes: a model's weights are most of the
-    memory that a compilation needs.
+    """The packed constants, one after the other, each padded to the alignment; equal bytes are
+    stored once. Holds the arrays themselves, not a copy of their bytes: a model's weights are most
+    of the memory that a compilation needs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, align: int) -> None:
+        self._align = align
         self._size = 0
         self._parts: dict[int, memoryview] = {}
         self._known: dict[bytes, int] = {}
@@ -114,14 +116,14 @@ class WeightBlob:
             offset = self._known[key] = self._size
             if len(data):
                 self._parts[offset] = data
-            self._size += -(-len(data) // ALIGN) * ALIGN
+            self._size += -(-len(data) // self._align) * self._align
         return offset, len(data)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """All bytes in order, in pieces."""
         for data in self._parts.values():
             yield data
-            yield bytes(-len(data) % ALIGN)
+            yield bytes(-len(data) % self._align)
 
     def crc(self, offset: int, size: int, seed: int) -> int:
         """CRC-32 (zlib's) of the constant that ``add`` put there, continuing ``seed``."""
@@ -158,6 +160,8 @@ class Program:
         initial: offset in the weights of the initial value of each variable that does not start
             with equal bytes, by its name.
         schedules: the journal's, when there was one.
+        regions: runs of layers that compute by rows together.
+        own_bytes: of the arena, where the caller passes all inputs and outputs.
     """
 
     graph: Graph
@@ -172,6 +176,8 @@ class Program:
     states: list[StateSlot] = field(default_factory=list)
     initial: dict[str, int] = field(default_factory=dict)
     schedules: Schedules | None = None
+    regions: list[Region] = field(default_factory=list)
+    own_bytes: int = 0
 
     @property
     def math(self) -> frozenset[str]:
@@ -184,6 +190,10 @@ class Program:
         for function in self.functions.values():
             found.update(function.routines)
         return found
+
+    def region_of(self, layer: Layer) -> Region | None:
+        """The region that a layer computes in."""
+        return next((r for r in self.regions if layer.index in r), None)
 
     def layer_crc(self, layer: Layer) -> int:
         """CRC-32 (zlib's) of the bytes of a layer's packed constants, in order."""

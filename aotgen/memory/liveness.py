@@ -6,7 +6,7 @@ text is final, and the arena planner then sees merged storages as one allocation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aotgen.memory.planner import Allocation
@@ -94,8 +94,20 @@ class Liveness:
         span = (self.spans[source][0], self.spans[output][1])
         self.spans[source] = self.spans[output] = span
 
-    def allocations(self) -> tuple[list[Allocation], dict[Storage, str]]:
+    def widen(self, first: int, last: int) -> None:
+        """Let what is alive in any of these steps be so in all of them: they run in a loop."""
+        for storage, (a, b) in self.spans.items():
+            if a <= last and b >= first:
+                self.spans[storage] = (min(a, first), max(b, last))
+
+    def allocations(
+        self, align: int, sizes_of: Mapping[Storage, int] | None = None
+    ) -> tuple[list[Allocation], dict[Storage, str]]:
         """What the arena must hold, and the allocation of each storage in it by name.
+
+        Args:
+            align: of each of them, in bytes.
+            sizes_of: bytes of storages that are not kept whole.
 
         The scratch of a step is named ``scratch <step>``; a storage ``<number> <root value>``.
         """
@@ -105,11 +117,12 @@ class Liveness:
                 continue
             owner = self.owner(storage)
             size, a, b = sizes.get(owner, (0, first, last))
-            sizes[owner] = (max(size, storage.bytes), min(a, first), max(b, last))
+            own = (sizes_of or {}).get(storage, storage.bytes)
+            sizes[owner] = (max(size, own), min(a, first), max(b, last))
         names = {s: f"{i} {s.root.name}" for i, s in enumerate(sizes)}
-        found = [Allocation(names[s], size, a, b) for s, (size, a, b) in sizes.items()]
+        found = [Allocation(names[s], size, a, b, align) for s, (size, a, b) in sizes.items()]
         found += [
-            Allocation(scratch_name(i), step.scratch_bytes, i, i)
+            Allocation(scratch_name(i), step.scratch_bytes, i, i, align)
             for i, step in enumerate(self.steps)
             if step.scratch_bytes
         ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from aotgen.errors import InternalError
 
 ALIGN = 64
-"""Byte alignment of every allocation: a cache line, and at least the widest vector."""
+"""Byte alignment of an allocation unless it says another: see ``Target.align``."""
 
 NEIGHBOURHOOD = 60
 """From so many items on, what is repacked together does not grow further."""
@@ -40,17 +40,19 @@ class Allocation:
         bytes: size.
         first: first step at which it holds data.
         last: last step at which it is read, inclusive.
+        align: of its offset and size, in bytes; the same for all of a problem.
     """
 
     name: str
     bytes: int
     first: int
     last: int
+    align: int = ALIGN
 
     @property
     def size(self) -> int:
         """Bytes rounded up to the alignment."""
-        return -(-self.bytes // ALIGN) * ALIGN
+        return -(-self.bytes // self.align) * self.align
 
     def meets(self, other: Allocation) -> bool:
         """Whether both live at some step."""
@@ -116,8 +118,8 @@ def check_overlap(allocations: Sequence[Allocation], offsets: dict[str, int]) ->
     """
     conflicts = conflict_lists(allocations)
     for index, a in enumerate(allocations):
-        if offsets[a.name] % ALIGN:
-            raise InternalError(f"arena: {a.name} is not aligned to {ALIGN} bytes")
+        if offsets[a.name] % a.align:
+            raise InternalError(f"arena: {a.name} is not aligned to {a.align} bytes")
         for b in (allocations[j] for j in conflicts[index] if j > index):
             apart = (
                 offsets[a.name] + a.size <= offsets[b.name]
@@ -125,6 +127,29 @@ def check_overlap(allocations: Sequence[Allocation], offsets: dict[str, int]) ->
             )
             if not apart:
                 raise InternalError(f"arena: {a.name} and {b.name} overlap")
+
+
+def place_behind(
+    allocations: Sequence[Allocation], offsets: dict[str, int], late: Sequence[Allocation]
+) -> dict[str, int]:
+    """The offsets of all allocations, where all but the ``late`` ones keep theirs; a late one gets
+    the lowest that is free while it lives, the largest first.
+    """
+    placed = dict(offsets)
+    for item in sorted(late, key=lambda a: (-a.size, a.name)):
+        start = 0
+        busy = sorted(
+            (placed[a.name], placed[a.name] + a.size)
+            for a in allocations
+            if a.name in placed and a.meets(item)
+        )
+        for low, high in busy:
+            if start + item.size <= low:
+                break
+            start = max(start, high)
+        placed[item.name] = start
+    check_overlap(allocations, placed)
+    return placed
 
 
 class _Problem:

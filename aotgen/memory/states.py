@@ -13,14 +13,16 @@ import numpy as np
 
 from aotgen.ir.graph import Graph, Group, Node, State, Value
 from aotgen.ir.types import Array
-from aotgen.memory.planner import ALIGN
 from aotgen.memory.relations import is_view_op
+from aotgen.memory.state_windows import widen_states
 from aotgen.ops.registry import op_def
 
 
 @dataclass(frozen=True, eq=False)
 class StateSlot:
-    """A variable's place: ``offset`` in bytes in the state buffer, a multiple of 64."""
+    """A variable's place: ``offset`` in bytes in the state buffer, a multiple of the
+    target's alignment.
+    """
 
     state: State
     offset: int
@@ -30,19 +32,21 @@ class StateSlot:
         return self.state.value.type.nbytes
 
 
-def state_slots(graph: Graph) -> list[StateSlot]:
-    """The places of all variables, in their order, one behind the other."""
+def state_slots(graph: Graph, align: int) -> list[StateSlot]:
+    """The places of all variables, in their order, one behind the other, each aligned to ``align``
+    bytes.
+    """
     slots: list[StateSlot] = []
     offset = 0
     for state in graph.states:
         slots.append(StateSlot(state, offset))
-        offset += -(-max(state.value.type.nbytes, 1) // ALIGN) * ALIGN
+        offset += -(-max(state.value.type.nbytes, 1) // align) * align
     return slots
 
 
-def state_bytes(slots: Sequence[StateSlot]) -> int:
-    """Bytes of the whole buffer."""
-    return slots[-1].offset + -(-max(slots[-1].bytes, 1) // ALIGN) * ALIGN if slots else 0
+def state_bytes(slots: Sequence[StateSlot], align: int) -> int:
+    """Bytes of the whole buffer, a multiple of ``align``."""
+    return slots[-1].offset + -(-max(slots[-1].bytes, 1) // align) * align if slots else 0
 
 
 def fill_byte(array: Array) -> int | None:
@@ -56,12 +60,14 @@ def fill_byte(array: Array) -> int | None:
 def legalize_states(graph: Graph) -> None:
     """Let every variable be set to a value that may be computed in the variable's own memory.
 
-    Inserts ``identity`` nodes where that is not so; each is a Group of its own. Runs when the order
+    Variables that are windows get the window's memory (``widen_states``), and it
+    inserts ``identity`` nodes where that is not so; each is a Group of its own. Runs when the order
     of the Groups no longer changes.
 
     Args:
         graph: with groups; its outputs are legal (``legalize_outputs``).
     """
+    widen_states(graph)
     taken: set[Value] = {*graph.inputs, *graph.outputs}
     for state in graph.states:
         if state.update.is_const or state.update in taken or _aliases_state(graph, state.update):
@@ -117,8 +123,16 @@ def _may_write_early(graph: Graph, state: State) -> bool:
     return (
         rule is not None
         and len(groups[first].nodes) == 1
-        and (state.value, state.update) in rule(node)
+        and any((state.value, front) in rule(node) for front in _fronts(state.update))
     )
+
+
+def _fronts(value: Value) -> list[Value]:
+    """The values that may lie where ``value`` begins: itself, and the first part of a concat."""
+    found = [value]
+    while (node := found[-1].producer) is not None and node.op == "concat":
+        found.append(node.input(0))
+    return found
 
 
 def _last_read(groups: Sequence[Group], value: Value) -> int:

@@ -35,7 +35,7 @@ def test_overwrites_what_dies_here_and_is_laid_out_alike() -> None:
     live.overwrite(a, b)
     assert live.can_overwrite(2, placement(b), placement(c))
     live.overwrite(b, c)
-    allocations, names = live.allocations()
+    allocations, names = live.allocations(64)
     assert [(x.bytes, x.first, x.last) for x in allocations] == [(24, 0, 2)]
     assert len(set(names.values())) == 1
 
@@ -59,5 +59,5 @@ def test_does_not_overwrite_another_border_of_the_same_size() -> None:
 
 def test_scratch_has_a_name_that_no_value_can_take() -> None:
     tricky = storage("scratch 0", (2, 3))
-    allocations, _ = Liveness.of([Step((), (tricky,), 100)], [], [tricky]).allocations()
+    allocations, _ = Liveness.of([Step((), (tricky,), 100)], [], [tricky]).allocations(64)
     assert len({a.name for a in allocations}) == 2
