@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from aotgen.codegen.environment import render
 from aotgen.errors import ToolchainError
 from aotgen.target.board import Board
 from aotgen.target.toolchain import compiler_of
-from aotgen.tune.bundle import Bundle, Unit, table_source
+from aotgen.tune.bundle import ALIGN_BYTES, GUARD_BYTES, Bundle, Unit, table_source
 
 COMPILE_TIMEOUT_S = 120.0
 """A kernel that takes the compiler longer is refused."""
@@ -67,11 +67,15 @@ class Built:
         program: its path; None when nothing could be built.
         cases: numbers of the bundle's cases in the program's order.
         failures: why the others are not in it, by number.
+        too_large: why others are not: they need more memory than there is.
+        identity: of a microcontroller's program, which tells it to whoever asks: 32 hex digits.
     """
 
     program: Path | None
     cases: tuple[int, ...]
     failures: dict[int, str]
+    too_large: dict[int, str] = field(default_factory=dict)
+    identity: str = ""
 
 
 class Builder:
@@ -125,18 +129,7 @@ class Builder:
                 or the disk is full.
         """
         failures: dict[str, str] = {}
-        objects: dict[str, Path] = {}
-        for digest, header in bundle.headers.items():
-            self._header(digest, header)
-        with ThreadPoolExecutor(self._jobs) as pool:
-            device = pool.submit(lambda: self._device)
-            made = pool.map(lambda name: self._unit(name, bundle), bundle.units)
-            for name, (path, error) in zip(bundle.units, made, strict=True):
-                if path is not None:
-                    objects[name] = path
-                else:
-                    failures[name] = error
-            device.result()
+        objects = self._compile(bundle, failures)
         cases = [n for n, case in enumerate(bundle.cases) if case.unit in objects]
         program = folder / "device"
         error = self._link(bundle, cases, objects, program) if cases else ""
@@ -156,10 +149,32 @@ class Builder:
         refused = {n: failures[c.unit] for n, c in enumerate(bundle.cases) if c.unit in failures}
         return Built(program if cases else None, tuple(cases), refused)
 
+    def _compile(self, bundle: Bundle, failures: dict[str, str]) -> dict[str, Path]:
+        """Objects of a bundle's units by name; ``failures`` gets what those that cannot be compiled
+        fail with.
+        """
+        objects: dict[str, Path] = {}
+        for digest, header in bundle.headers.items():
+            self._header(digest, header)
+        with ThreadPoolExecutor(self._jobs) as pool:
+            device = pool.submit(lambda: self._device)
+            made = pool.map(lambda name: self._unit(name, bundle), bundle.units)
+            for name, (path, error) in zip(bundle.units, made, strict=True):
+                if path is not None:
+                    objects[name] = path
+                else:
+                    failures[name] = error
+            device.result()
+        return objects
+
+    def _device_texts(self) -> dict[str, str]:
+        """What is the same in every bundle, headers and C files, by name."""
+        return device_files()
+
     @cached_property
     def _device(self) -> list[Path]:
         """Objects of what is the same in every bundle."""
-        texts = device_files()
+        texts = self._device_texts()
         headers = {name: text for name, text in texts.items() if name.endswith(".h")}
         objects = []
         with self._cache.scratch() as folder:
@@ -179,11 +194,14 @@ class Builder:
         unit: Unit = bundle.units[name]
         header = bundle.headers[unit.header]
         place = self._header_folder(unit.header)
+        optimisation = self.board.optimisation(unit.optimize)
         flags = [f"-I{place}"]
+        if optimisation != self.board.release_flags:
+            flags += optimisation
         if self.is_clang and (place / "simd.h.pch").exists():
             flags += ["-include-pch", str(place / "simd.h.pch")]
         with self._cache.scratch() as folder:
-            key = self._key(f"{header}\0{unit.source}")
+            key = self._key(f"{header}\0{unit.source}\0{optimisation}")
             return self._object(key, unit.source, folder, f"{name}.c", flags)
 
     def _object(
@@ -196,7 +214,7 @@ class Builder:
         self.misses += 1
         (folder / name).write_text(source, encoding="utf-8")
         argv = [*self.argv, *self.flags, *flags, "-c", name, "-o", "made.o"]
-        error = _call(argv, folder)
+        error = call(argv, folder)
         if error:
             return None, error
         return self._cache.put(folder / "made.o", f"{key}.o"), ""
@@ -220,7 +238,7 @@ class Builder:
             part = f"{made.name}.part"
             argv = [*self.argv, *self.flags, "-x", "c-header", str(place / "simd.h"), "-o", part]
             try:
-                error = _call(argv, place)
+                error = call(argv, place)
             except ToolchainError:  # it is large: there may be room for objects
                 (place / part).unlink(missing_ok=True)
                 return
@@ -236,12 +254,12 @@ class Builder:
         """Returns the linker's first error, empty when there is none."""
         names = sorted({bundle.cases[n].unit for n in cases})
         with self._cache.scratch() as folder:
-            (folder / "device.h").write_text(_device_text("tune/device.h"), encoding="utf-8")
+            (folder / "device.h").write_text(device_text("tune/device.h"), encoding="utf-8")
             (folder / "table.c").write_text(table_source(bundle, cases), encoding="utf-8")
             static = ["-static"] if self.board.static else []
             argv = [*self.argv, *self.flags, "-O0", *static, "table.c"]
             argv += [str(path) for path in [*self._device, *(objects[n] for n in names)]]
-            error = _call([*argv, "-o", "program", "-lm"], folder)
+            error = call([*argv, "-o", "program", "-lm"], folder)
             if not error:
                 shutil.move(folder / "program", program)
             return error
@@ -328,11 +346,12 @@ def _oldest(folder: Path, pattern: str, most: int, before: float = math.inf) -> 
 
 def device_files() -> dict[str, str]:
     """Texts of what the device program has in every bundle, headers and C files, by name."""
-    return {path.rpartition("/")[2]: _device_text(path) for path in _DEVICE_FILES}
+    return {path.rpartition("/")[2]: device_text(path) for path in _DEVICE_FILES}
 
 
-def _device_text(path: str) -> str:
-    return render(f"{path}.j2", p="device", P="DEVICE")
+def device_text(path: str) -> str:
+    """A file of the device program."""
+    return render(f"{path}.j2", p="device", P="DEVICE", align=ALIGN_BYTES, guard=GUARD_BYTES)
 
 
 def _usual_compiler() -> list[str]:
@@ -364,7 +383,7 @@ def _identify(argv: Sequence[str]) -> tuple[str, bool]:
     return f"{os.path.realpath(path)} {done.stdout}", "clang" in done.stdout
 
 
-def _call(argv: Sequence[str], folder: Path) -> str:
+def call(argv: Sequence[str], folder: Path) -> str:
     """Run a compiler; returns its first error, empty when there is none.
 
     Raises:

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,9 @@ Role = Literal["input", "const", "output", "scratch"]
 Element = Literal["exact", "f32", "f64", "near_i8", "near_u8"]
 """How an output is compared: bit by bit; within a tolerance times the largest magnitude; or, 8-bit
 integers that were rounded from floats, at most one step apart."""
+
+ALIGN_BYTES, GUARD_BYTES = 64, 320
+"""Of buffers in a candidate's memory: DEVICE_ALIGN and DEVICE_GUARD of the device program."""
 
 MAX_RANK = 16
 """Axes of an output: DEVICE_RANK of the device program."""
@@ -97,10 +100,12 @@ class Unit:
     Attributes:
         source: its text; it includes "simd.h" first.
         header: of ``Bundle.headers``.
+        optimize: what the task's project prefers: see ``Board.optimisation``.
     """
 
     source: str
     header: str
+    optimize: str = "speed"
 
 
 @dataclass(frozen=True)
@@ -286,7 +291,8 @@ class _Bundle:
         ctypes = [arg.ctype for arg in kernel.args]
         linked, routines = kernel.linked("")
         shared = "".join(r.text for r in routines.values())
-        text = f"{header}\0{shared}{linked}\0{ctypes}\0{sorted(kernel.includes)}"
+        optimize = task.target.optimize
+        text = f"{header}\0{shared}{linked}\0{ctypes}\0{sorted(kernel.includes)}\0{optimize}"
         entry = f"call_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         if entry not in self.units:
             name = f"{kernel.name}_{entry[-8:]}"
@@ -306,8 +312,22 @@ class _Bundle:
             )
             digest = hashlib.sha256(header.encode()).hexdigest()[:16]
             self.headers.setdefault(digest, header)
-            self.units[entry] = Unit(source, digest)
+            self.units[entry] = Unit(source, digest, optimize)
         return entry
+
+
+def arena_bytes(case: Case) -> int:
+    """Memory of a case's inputs, outputs and scratch with the guards around them:
+    device_arena_bytes of the device program.
+    """
+    own = [b.bytes for b in case.buffers if b.role != "const"]
+    return GUARD_BYTES + sum(-(-n // ALIGN_BYTES) * ALIGN_BYTES + GUARD_BYTES for n in own)
+
+
+def part_of(bundle: Bundle, numbers: Sequence[int]) -> Bundle:
+    """The bundle with the contents of buffers of some cases alone, whose numbers stay."""
+    names = {b.blob for n in numbers for b in bundle.cases[n].buffers}
+    return replace(bundle, blobs={n: data for n, data in bundle.blobs.items() if n in names})
 
 
 def _identity(case: Case) -> tuple[object, ...]:

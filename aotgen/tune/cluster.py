@@ -78,7 +78,7 @@ class ClusterMeasurer:
 
     Attributes:
         kind: of its outcomes.
-        best: see ``BoardMeasurer.best``.
+        best: see ``BundleMeasurer.best``.
         resource: that workers must have.
     """
 

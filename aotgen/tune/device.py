@@ -277,24 +277,11 @@ class Device:
         return None
 
     def _result(self, data: dict[str, Any]) -> CaseResult:
-        status: Status = data["status"]
-        message = str(data["message"])
-        times = tuple(float(ns) * 1e-9 for ns in data["times_ns"])
-        if status not in get_args(Status):
-            raise ValueError(status)
-        bad = not times or not all(0 < t < math.inf for t in times)
-        if status == "ok" and bad and not self.options.count:
-            status, message, times = "crash", "it was not timed", ()
-        conditions = dict(self._board)
-        for key in ("error", "drift", "number", "copies", "retimed"):
-            value = float(data.get(key, math.nan))
-            if math.isfinite(value):
-                conditions[key] = value
+        result = case_result(data, self.options.count, self._board)
         sentinel = float(data.get("sentinel_ns", 0.0))
         if 0 < sentinel < math.inf:
             self.sentinel_ns = min(self.sentinel_ns or sentinel, sentinel)
-        abandoned = bool(data["abandoned"])
-        return CaseResult(status, times, message, abandoned, int(data["pid"]), conditions)
+        return result
 
     def _look(self, reading: Reading) -> None:
         if reading.clocks:
@@ -322,6 +309,35 @@ class _Seen:
 
 class _Stopped(Exception):
     """Nobody waits for the program any more."""
+
+
+def case_result(
+    data: Mapping[str, Any], counted: bool, board: Mapping[str, float] | None = None
+) -> CaseResult:
+    """What a device tells of a candidate.
+
+    Args:
+        data: as the device program prints it.
+        counted: that instructions were counted, so that there are no times.
+        board: conditions of the board.
+
+    Raises:
+        KeyError, TypeError, ValueError: it makes no sense.
+    """
+    status: Status = data["status"]
+    message = str(data["message"])
+    times = tuple(float(ns) * 1e-9 for ns in data["times_ns"])
+    if status not in get_args(Status):
+        raise ValueError(status)
+    bad = not times or not all(0 < t < math.inf for t in times)
+    if status == "ok" and bad and not counted:
+        status, message, times = "crash", "it was not timed", ()
+    conditions = dict(board or {})
+    for key in ("error", "drift", "number", "copies", "retimed"):
+        value = float(data.get(key, math.nan))
+        if math.isfinite(value):
+            conditions[key] = value
+    return CaseResult(status, times, message, bool(data["abandoned"]), int(data["pid"]), conditions)
 
 
 def _case(number: int, abandon_s: float) -> str:

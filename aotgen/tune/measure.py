@@ -14,7 +14,8 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ class MeasureOptions:
 
 def make_measurer(
     board: Board, runner: str | None = None, options: MeasureOptions | None = None
-) -> BoardMeasurer | PoolMeasurer:
+) -> BundleMeasurer | PoolMeasurer:
     """The measurer for a board.
 
     Args:
@@ -144,8 +145,13 @@ def make_measurer(
 
 def board_measurer(
     board: Board, runner: str | None = None, options: MeasureOptions | None = None
-) -> BoardMeasurer:
+) -> BundleMeasurer:
     """The measurer for one board; see ``make_measurer``."""
+    if board.is_bare:
+        from aotgen.runner.serial import place_of
+        from aotgen.tune.firmware_measurer import FirmwareMeasurer
+
+        return FirmwareMeasurer(board, place_of(board, runner or board.default_runner), options)
     place = runner_for(runner, board)
     try:
         return BoardMeasurer(board, place, options)
@@ -154,79 +160,48 @@ def board_measurer(
         raise
 
 
-class BoardMeasurer:
-    """Measures on one board.
+class BundleMeasurer(ABC):
+    """What measures on one board: makes bundles, and builds the next while one runs.
 
     Attributes:
         best: by key of a task its best time known, in seconds, for ``MeasureOptions.abandon``;
             whoever knows better ones may put them in.
     """
 
-    def __init__(
-        self,
-        board: Board,
-        runner: Runner,
-        options: MeasureOptions | None = None,
-        builder: Builder | None = None,
-    ) -> None:
+    def __init__(self, board: Board, options: MeasureOptions | None, overlaps: bool) -> None:
         """
         Args:
             board: that candidates are built for.
-            runner: where they run; closed with the measurer.
             options: None are the defaults.
-            builder: None is one with the board's own compiler.
+            overlaps: whether the next bundle is built while one runs.
 
         Raises:
-            UsageError: an option makes no sense; or ``runner`` is an emulator and the board has no
-                cost model.
-            ToolchainError: there is no compiler.
+            UsageError: an option makes no sense.
         """
         self.options = options or MeasureOptions()
         self.options.check()
         self.board = board
         self.best: dict[str, float] = {}
-        self._runner = runner
-        qemu = isinstance(runner, QemuRunner)
-        self._counts = qemu and not self.options.emulated
-        self._kind: Kind | None = "modelled" if self._counts else None
-        if self._counts and board.clusters[0].cost_model is None:
-            raise UsageError(
-                f"board {board.name} has no cost model, and times of an emulator say nothing about"
-                " it",
-                remedy="measure on the board itself: --runner ssh://user@host",
-            )
-        here = runner.name in ("local", "qemu")
-        cores = os.cpu_count() or 1
-        self._overlaps = self._counts or not here or cores >= _OVERLAP_CORES
-        jobs = max(1, cores - 2) if self._overlaps and here and not self._counts else cores
-        self._builder = builder or Builder(board, self.options.compiler, jobs)
+        self._overlaps = overlaps
         self._bundler = Bundler(board)
-        self._device = Device(runner, _device_options(board, self.options, here, qemu))
-        runner.cache_bytes = _REMOTE_BLOB_BYTES
         self._stack = ExitStack()
         self._folder: Path | None = None
-        self._log: CountLog | None = None
-        self._blobs: dict[str, int] = {}
         self._builds = 0
 
     @property
+    @abstractmethod
     def kind(self) -> Kind:
-        """Of its outcomes. That of a board out of reach is a guess until it answers."""
-        self._settle()
-        return self._kind or "measured"
+        """Of its outcomes."""
+
+    @property
+    @abstractmethod
+    def warnings(self) -> list[str]:
+        """What the board said that makes times doubtful."""
 
     @property
     def batch(self) -> int:
         """How many candidates it likes to get at once."""
         return self.options.batch
-
-    @property
-    def warnings(self) -> list[str]:
-        """What the board said that makes times doubtful."""
-        told = list(self._device.warnings)
-        if self._kind == "emulated":
-            told.append(f"times of an emulator say nothing about board {self.board.name}")
-        return told
 
     def measure(self, candidates: Sequence[Candidate]) -> Iterator[Outcome]:
         """See ``Measurer.measure``."""
@@ -267,7 +242,129 @@ class BoardMeasurer:
     def close(self) -> None:
         """Remove what lies on the board and here. May be called twice."""
         self._stack.close()
-        self._folder, self._log = None, None
+        self._folder = None
+
+    @abstractmethod
+    def _programs(self, bundle: Bundle, folder: Path) -> tuple[Built, ...]:
+        """Build a bundle's programs in a folder; one without a program has failures alone."""
+
+    @abstractmethod
+    def _execute(
+        self, bundle: Bundle, built: Built, abandon: Mapping[int, float]
+    ) -> Iterator[tuple[int, CaseResult]]:
+        """Run a program.
+
+        Args:
+            bundle: that it is of.
+            built: the program.
+            abandon: by its own number of a case see ``Device.run``.
+
+        Yields:
+            (number of the case in the program, result).
+        """
+
+    def _prepare(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[Bundle, tuple[Built, ...], list[tuple[int, Outcome]]]:
+        bundle, failed = self._bundler.bundle(candidates)
+        return bundle, self._build(bundle), failed
+
+    def _build(self, bundle: Bundle) -> tuple[Built, ...]:
+        self._builds += 1
+        opened = self._opened()
+        folder = opened / f"build{self._builds}"
+        with writing(opened):
+            folder.mkdir()
+            return self._programs(bundle, folder)
+
+    def _run(self, bundle: Bundle, programs: Sequence[Built]) -> Iterator[tuple[int, CaseResult]]:
+        for built in programs:
+            for number, message in built.failures.items():
+                yield number, CaseResult("build", message=message)
+            for number, message in built.too_large.items():
+                yield number, CaseResult("memory", message=message)
+            if built.program is None:
+                continue
+            abandon = {}
+            for position, number in enumerate(built.cases):
+                best = self.best.get(bundle.cases[number].task, 0.0)
+                abandon[position] = best * self.options.abandon
+            for position, result in self._execute(bundle, built, abandon):
+                number = built.cases[position]
+                if result.status == "ok":
+                    key = bundle.cases[number].task
+                    self.best[key] = min(self.best.get(key, math.inf), min(result.times))
+                yield number, result
+
+    def _opened(self) -> Path:
+        """A folder of this measurer's own."""
+        if self._folder is None:
+            with writing(Path(tempfile.gettempdir())):
+                self._folder = self._stack.enter_context(own_folder("aotgen-tune-"))
+        return self._folder
+
+
+class BoardMeasurer(BundleMeasurer):
+    """Measures on one board with an operating system."""
+
+    def __init__(
+        self,
+        board: Board,
+        runner: Runner,
+        options: MeasureOptions | None = None,
+        builder: Builder | None = None,
+    ) -> None:
+        """
+        Args:
+            board: that candidates are built for.
+            runner: where they run; closed with the measurer.
+            options: None are the defaults.
+            builder: None is one with the board's own compiler.
+
+        Raises:
+            UsageError: an option makes no sense; or ``runner`` is an emulator and the board has no
+                cost model.
+            ToolchainError: there is no compiler.
+        """
+        super().__init__(board, options, True)
+        self._runner = runner
+        qemu = isinstance(runner, QemuRunner)
+        self._counts = qemu and not self.options.emulated
+        self._kind: Kind | None = "modelled" if self._counts else None
+        if self._counts and board.clusters[0].cost_model is None:
+            raise UsageError(
+                f"board {board.name} has no cost model, and times of an emulator say nothing about"
+                " it",
+                remedy="measure on the board itself: --runner ssh://user@host",
+            )
+        here = runner.name in ("local", "qemu")
+        cores = os.cpu_count() or 1
+        self._overlaps = self._counts or not here or cores >= _OVERLAP_CORES
+        jobs = max(1, cores - 2) if self._overlaps and here and not self._counts else cores
+        self._builder = builder or Builder(board, self.options.compiler, jobs)
+        self._device = Device(runner, _device_options(board, self.options, here, qemu))
+        runner.cache_bytes = _REMOTE_BLOB_BYTES
+        self._log: CountLog | None = None
+        self._blobs: dict[str, int] = {}
+
+    @property
+    def kind(self) -> Kind:
+        """Of its outcomes. That of a board out of reach is a guess until it answers."""
+        self._settle()
+        return self._kind or "measured"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the board said that makes times doubtful."""
+        told = list(self._device.warnings)
+        if self._kind == "emulated":
+            told.append(f"times of an emulator say nothing about board {self.board.name}")
+        return told
+
+    def close(self) -> None:
+        """Remove what lies on the board and here. May be called twice."""
+        super().close()
+        self._log = None
         self._blobs.clear()
         self._runner.close()
 
@@ -285,43 +382,23 @@ class BoardMeasurer:
             options = self._device.options
             self._device.options = replace(options, board=False, cpu=self.options.cpu)
 
-    def _prepare(
-        self, candidates: Sequence[Candidate]
-    ) -> tuple[Bundle, Built, list[tuple[int, Outcome]]]:
-        bundle, failed = self._bundler.bundle(candidates)
-        return bundle, self._build(bundle), failed
+    def _programs(self, bundle: Bundle, folder: Path) -> tuple[Built, ...]:
+        return (self._builder.build(bundle, folder),)
 
-    def _build(self, bundle: Bundle) -> Built:
-        self._builds += 1
-        opened = self._opened()
-        folder = opened / f"build{self._builds}"
-        with writing(opened):
-            folder.mkdir()
-            return self._builder.build(bundle, folder)
-
-    def _run(self, bundle: Bundle, built: Built) -> Iterator[tuple[int, CaseResult]]:
-        for number, message in built.failures.items():
-            yield number, CaseResult("build", message=message)
-        if built.program is None:
-            return
+    def _execute(
+        self, bundle: Bundle, built: Built, abandon: Mapping[int, float]
+    ) -> Iterator[tuple[int, CaseResult]]:
+        assert built.program is not None
         # Always the same path: a runner replaces the program that it has of that name.
         program = self._opened() / "device"
         os.replace(built.program, program)
         built.program.parent.rmdir()
-        abandon = {}
-        for position, number in enumerate(built.cases):
-            best = self.best.get(bundle.cases[number].task, 0.0)
-            abandon[position] = best * self.options.abandon
         files = self._files(bundle)
         self._settle()
         for position, result in self._device.run(program, files, len(built.cases), abandon):
-            number = built.cases[position]
             if self._counts and result.status == "ok":
                 result = self._modelled(result)
-            if result.status == "ok":
-                key = bundle.cases[number].task
-                self.best[key] = min(self.best.get(key, math.inf), min(result.times))
-            yield number, result
+            yield position, result
 
     def _modelled(self, result: CaseResult) -> CaseResult:
         """The result with the time that the cost model gives to what was counted."""
@@ -339,15 +416,14 @@ class BoardMeasurer:
         return replace(result, times=(seconds,), conditions={**result.conditions, **told})
 
     def _opened(self) -> Path:
-        """A folder of this measurer's own."""
         if self._folder is None:
-            with writing(Path(tempfile.gettempdir())):
-                self._folder = self._stack.enter_context(own_folder("aotgen-tune-"))
-                (self._folder / "blobs").mkdir()
+            folder = super()._opened()
+            with writing(folder):
+                (folder / "blobs").mkdir()
             if self._counts:
                 assert isinstance(self._runner, QemuRunner)
                 self._log = self._stack.enter_context(self._runner.counting())
-        return self._folder
+        return super()._opened()
 
     def _files(self, bundle: Bundle) -> list[Path]:
         """The bundle's files, written where they are not from an earlier one."""

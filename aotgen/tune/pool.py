@@ -12,7 +12,7 @@ from aotgen.errors import BoardError, UsageError
 from aotgen.tune.outcome import Candidate, Measurer, Outcome
 
 if TYPE_CHECKING:
-    from aotgen.tune.measure import BoardMeasurer
+    from aotgen.tune.measure import BundleMeasurer
 
 
 class PoolMeasurer:
@@ -21,7 +21,7 @@ class PoolMeasurer:
     Outcomes have the number of the board, from 0, among their conditions ("board").
     """
 
-    def __init__(self, measurers: Sequence[BoardMeasurer]) -> None:
+    def __init__(self, measurers: Sequence[BundleMeasurer]) -> None:
         """
         Raises:
             UsageError: there is none, or their outcomes are of different kinds.

@@ -31,7 +31,7 @@ from aotgen.tune.task import Task, tasks_of
 if TYPE_CHECKING:
     from aotgen.ir.graph import Graph
     from aotgen.tune.cluster import ClusterMeasurer
-    from aotgen.tune.measure import BoardMeasurer, PoolMeasurer
+    from aotgen.tune.measure import BundleMeasurer, PoolMeasurer
 
 _NUMBERS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 
@@ -243,7 +243,9 @@ def run_tuning(
             _report_failures(session.results(), journal, shown)
         network_ms: tuple[float, ...] = ()
         timed_here = all(r.kind in ("measured", "network") for r in session.results())
-        if network and timed_here and not interrupted:
+        # A microcontroller has no caches that would make its layers' times depend on each other.
+        timed_apart = timed_here and not tunable.board.is_bare
+        if network and timed_apart and not interrupted:
 
             def told(stage: str) -> None:
                 elapsed = time.monotonic() - start
@@ -266,7 +268,7 @@ def run_tuning(
 
 def _measurer(
     board: Board, runner: str | None, scheduler: str | None, options: MeasureOptions
-) -> BoardMeasurer | PoolMeasurer | ClusterMeasurer:
+) -> BundleMeasurer | PoolMeasurer | ClusterMeasurer:
     """
     Raises:
         UsageError: both a runner and a scheduler are given, or see the measurers.

@@ -26,7 +26,7 @@ from aotgen.scratch import own_folder
 from aotgen.target.board import Board, load_board
 from aotgen.tune.bundle import Bundle
 from aotgen.tune.device import CaseResult
-from aotgen.tune.measure import BoardMeasurer, MeasureOptions, board_measurer
+from aotgen.tune.measure import BundleMeasurer, MeasureOptions, board_measurer
 from aotgen.tune.outcome import Kind
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Request:
         bundle: to build and run.
         options: how.
         kind: of the results that are wanted.
-        best: by key of a task its best time known, see ``BoardMeasurer.best``.
+        best: by key of a task its best time known, see ``BundleMeasurer.best``.
     """
 
     bundle: Bundle
@@ -305,10 +305,10 @@ class _Room:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._key: tuple[Board, MeasureOptions] | None = None
-        self._measurer: BoardMeasurer | None = None
+        self._measurer: BundleMeasurer | None = None
         self._timer: threading.Timer | None = None
 
-    def enter(self, board: Board, options: MeasureOptions) -> BoardMeasurer:
+    def enter(self, board: Board, options: MeasureOptions) -> BundleMeasurer:
         """The measurer; with the lock held."""
         self._stop_timer()
         if self._measurer is None or self._key != (board, options):
@@ -351,7 +351,7 @@ _LEAVING: set[str] = set()
 """Addresses of workers of this process that are about to end."""
 
 
-def _measurer(board: Board, options: MeasureOptions) -> BoardMeasurer:
+def _measurer(board: Board, options: MeasureOptions) -> BundleMeasurer:
     """
     Raises:
         UsageError: the worker's runner makes no sense, or is of no use for the board.
