@@ -15,7 +15,8 @@ import aotgen
 from aotgen.cli.main import call
 from aotgen.errors import ToolchainError, UsageError
 from aotgen.target.board import load_board
-from aotgen.validate import difference, parse_trace
+from aotgen.trace import parse_trace
+from aotgen.validate import difference
 from support import require, require_tool
 
 

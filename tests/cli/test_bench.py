@@ -218,7 +218,7 @@ def test_a_lost_link_costs_only_the_rest(
     with pytest.raises(BoardError, match="the link was lost; plug it in"):
         project.bench(runner=Told([], fails=True))
 
-    monkeypatch.setattr("aotgen.runner.select.runner_for", lambda *_: place)
+    monkeypatch.setattr("aotgen.runner.select.place_for", lambda *_: place)
     assert call(["bench", str(project.folder), "--runner", "pi"]) == 3
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "Mean inference time (std dev): 2.00 ms (0.50 ms)"

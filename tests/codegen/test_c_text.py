@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from aotgen.codegen.c_text import COLUMNS, wrap
 
 
@@ -39,6 +41,13 @@ def test_comments_flow_on_into_their_next_line() -> None:
     text = "/* " + "long " * 25 + "\n * and short\n *\n * apart */"
     lines = wrap(text).split("\n")
     assert lines[1].endswith("long and short") and lines[2:] == [" *", " * apart */"]
+
+
+@pytest.mark.parametrize("words", range(90, 104))
+def test_the_end_of_a_comment_is_never_alone(words: int) -> None:
+    text = f"/* long {'x' * (words - 14)} word */"
+    assert all(line.strip(" *") != "/" for line in wrap(text).split("\n"))
+    assert squeezed(wrap(text).replace("\n *", "\n")) == squeezed(text)
 
 
 def test_a_long_name_breaks_behind_its_bracket() -> None:

@@ -133,6 +133,22 @@ def test_constants_of_both_epilogues(tmp_path: Path) -> None:
     check(models.model(nodes, {"x": (4, 5)}, {"y": (4, 13)}, constants), tmp_path)
 
 
+@pytest.mark.parametrize("opt_level", [0, 3])
+def test_an_anchors_input_that_its_epilogue_adds(opt_level: int, tmp_path: Path) -> None:
+    """The first convolution takes an image in any order, the sum behind it needs channels last."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["x", "c"], ["s"]),
+        helper.make_node("MaxPool", ["s"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Transpose", ["b"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "t"], ["p"]),
+        helper.make_node("Add", ["p", "t"], ["z"]),
+    ]
+    shapes = {"x": (2, 4, 10, 12), "a": (2, 6, 6), "b": (2, 5, 6)}
+    outputs = {"y": (2, 4, 5, 6), "z": (2, 6, 5)}
+    check(models.model(nodes, shapes, outputs, {"w": weights(0, 4, 4, 3, 3)}), tmp_path, opt_level)
+
+
 def test_scratch_and_values_have_names_of_their_own(tmp_path: Path) -> None:
     nodes = [helper.make_node("Conv", ["c1.scratch", "w"], ["y"], "c1")]
     constants = {"w": weights(0, 4, 3, 3, 3)}

@@ -81,3 +81,32 @@ def test_clang_has_nothing_to_warn_of(tmp_path: Path) -> None:
         made = aotgen.compile(path, board, tmp_path / board, weights="bin", requant="litert")
         for got, right in zip(QuickModel(made, "clang").run({"x": feed}), want, strict=True):
             assert np.array_equal(got, right)
+
+
+@pytest.mark.parametrize("behind", ["concat", "relu", "none"])
+def test_operators_that_move_elements_may_change_what_they_stand_for(
+    behind: str, tmp_path: Path
+) -> None:
+    """The interpreters copy the integers, whatever scales the file gives to both sides."""
+    require_tool("gcc")
+    require_module("tflite_micro")
+    b = ModelBuilder()
+    x = b.input("x", (1, 6, 4, 3), "int8", 0.04, -5)
+    r = b.op("RELU", [x], out=("r", (1, 6, 4, 3), "int8", 0.04, -5))
+    perm = b.const("perm", np.array([0, 2, 1, 3], np.int32))
+    t = b.op("TRANSPOSE", [r, perm], out=("t", (1, 4, 6, 3), "int8", 0.08, 7))
+    if behind == "concat":
+        out = ("c", (1, 4, 12, 3), "int8", 0.08, 7)
+        t = b.op("CONCATENATION", [t, t], out=out, options={"axis": 2}, version=2)
+    elif behind == "relu":
+        t = b.op("RELU", [t], out=("c", (1, 4, 6, 3), "int8", 0.08, 7))
+    width = 12 if behind == "concat" else 6
+    b.output(b.op("TRANSPOSE", [t, perm], out=("y", (1, width, 4, 3), "int8", 0.02, 9)))
+    path = tmp_path / "m.tflite"
+    path.write_bytes(b.finish())
+    feed = np.random.default_rng(0).integers(-128, 128, (1, 6, 4, 3)).astype(np.int8)
+    project = aotgen.compile(path, "host", tmp_path / "p", weights="bin")
+    (got,) = QuickModel(project).run({"x": feed})
+    assert np.array_equal(got, tflm(b.finish(), [feed])[0])
+    quant = project.manifest["outputs"][0]["quant"]
+    assert (quant["scale"], quant["zero_point"]) == ([np.float32(0.02)], [9])
