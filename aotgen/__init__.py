@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 import aotgen.tune  # noqa: F401  (the package takes the name first, the function keeps it)
 from aotgen.api import compile, load, tune
 from aotgen.bench_result import BenchResult
+from aotgen.bundling import Bundle, ModelOptions, bundle
 from aotgen.comparison import Comparison, compare
 from aotgen.errors import (
     AotgenError,
@@ -37,9 +38,12 @@ from aotgen.validate import ValidateReport
 __all__ = [
     "load",
     "compile",
+    "bundle",
     "tune",
     "compare",
     "Project",
+    "Bundle",
+    "ModelOptions",
     "CompileOptions",
     "BenchResult",
     "Comparison",

@@ -33,6 +33,7 @@ from aotgen.project import Project
 from aotgen.target.board import Board, load_board
 
 if TYPE_CHECKING:
+    from aotgen.footprint import Footprint
     from aotgen.report.tuning import TuneDisplay
     from aotgen.tune.session import TuneResult
 
@@ -73,6 +74,8 @@ def compile(
     requant: RequantMode | None = None,
     io_type: IoType = "native",
     journal: str | os.PathLike[str] | None = None,
+    stream: int | None = None,
+    time_axis: int | None = None,
     force: bool = False,
     observer: PassObserver | None = None,
     progress: Progress = _quiet,
@@ -96,6 +99,8 @@ def compile(
         io_type: "native", or "float" for float32 in place of quantized inputs and outputs.
         journal: of ``tune``, whose best records to use; None is the one that comes with the board,
             if any, and "none" is none.
+        stream: new frames that each run reads; the others of the model's window wait in the state.
+        time_axis: of the inputs, for ``stream``; None for the first longer than 1, channels last.
         force: replace a project that is already at ``output``.
         observer: see ``optimise``.
         progress: told what is going on.
@@ -120,13 +125,27 @@ def compile(
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),
         journal=None if journal is None else os.fspath(journal),
+        stream=stream,
+        time_axis=time_axis,
     )
     the_board = _board(board)
     source = Path(model)
     options = replace(options, requant=requant_of(source, requant))
     folder = Path(output) if output is not None else Path(f"{source.stem}_{the_board.name}")
-    target = target_of(the_board, options)
     check_output(folder, force)
+    return _compiled(source, the_board, options, folder, observer, progress)
+
+
+def _compiled(
+    source: Path,
+    the_board: Board,
+    options: CompileOptions,
+    folder: Path,
+    observer: PassObserver | None,
+    progress: Progress,
+) -> Project:
+    """``compile`` with checked options into a folder that may be replaced."""
+    target = target_of(the_board, options)
     from aotgen.tune.apply import open_journal
 
     tuning = open_journal(options.journal, the_board, target.device)
@@ -249,6 +268,29 @@ def analyze(
     progress("planning")
     whole = self_contained(Path(model))
     return analyze_graph(graph, the_board, target, chosen, whole, tuning)
+
+
+def footprint(
+    model: str | os.PathLike[str],
+    board: str | os.PathLike[str] | Board,
+    options: CompileOptions | None = None,
+    progress: Progress = _quiet,
+) -> Footprint:
+    """Flash by symbol and the stack of a model's library on a microcontroller, from a build of it.
+
+    Raises:
+        UsageError: as ``compile``; or the board is no microcontroller.
+        ToolchainError: its compiler is missing or fails.
+    """
+    from aotgen.footprint import measure_footprint
+
+    the_board, chosen = _board(board), options or CompileOptions()
+    with tempfile.TemporaryDirectory(prefix="aotgen-") as folder:
+        chosen = replace(chosen, requant=requant_of(Path(model), chosen.requant))
+        place = Path(folder) / "project"
+        project = _compiled(Path(model), the_board, chosen, place, None, progress)
+        progress("building")
+        return measure_footprint(project.info, the_board)
 
 
 def _board(board: str | os.PathLike[str] | Board) -> Board:

@@ -65,6 +65,8 @@ class BenchResult:
         peak_gops: of the cores in use, 10^9 operations a second, by the clocks of board.toml or, on
             this computer, those that it told; 0 when unknown.
         peak_bytes: most memory of the bench program at a time; None when unknown.
+        stack_bytes: most of a microcontroller's stack that a run used, the protocol included; None
+            when unknown.
         before: what the board told before the first run.
         worst: the worst that it told meanwhile.
         after: what it told behind the last repeat.
@@ -89,6 +91,7 @@ class BenchResult:
     integer: bool = False
     peak_gops: float = 0.0
     peak_bytes: int | None = None
+    stack_bytes: int | None = None
     before: Reading = field(default_factory=Reading)
     worst: Reading = field(default_factory=Reading)
     after: Reading = field(default_factory=Reading)
@@ -171,6 +174,7 @@ class BenchResult:
             "peak_gops": self.peak_gops or None,
             "peak_share": self.peak_share,
             "peak_bytes": self.peak_bytes,
+            "stack_bytes": self.stack_bytes,
             "before": asdict(self.before),
             "worst": asdict(self.worst),
             "after": asdict(self.after),

@@ -41,15 +41,19 @@ class RunCost:
         core: whose caches and weights they were counted with.
         modelled_ms: milliseconds by the core's model, not measured; None where it has none.
         layers: one for each kernel call; empty where they were not counted.
+        caches: whether they were simulated; else only instructions were counted.
     """
 
     counts: Counts
     core: str
     modelled_ms: float | None
     layers: tuple[LayerCost, ...] = ()
+    caches: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
+        if not self.caches:
+            return {"instructions": self.counts.instructions}
         return {
             "instructions": self.counts.instructions,
             "operations": dict(self.counts.operations),
@@ -61,6 +65,8 @@ class RunCost:
 
     def __str__(self) -> str:
         counts = self.counts
+        if not self.caches:
+            return f"{counts.instructions / 1e6:.3f} M instructions a run"
         text = (
             f"{counts.instructions / 1e6:.3f} M instructions, {counts.l1_misses / 1e6:.3f} M L1 and"
             f" {counts.l2_misses / 1e6:.3f} M L2 misses a run"

@@ -77,10 +77,19 @@ def requant_of(path: Path, requant: RequantMode | None) -> RequantMode | None:
 
 
 def load_for(path: str | os.PathLike[str], options: CompileOptions) -> Graph:
-    """``load`` with what of ``options`` it takes."""
-    return load(
+    """``load`` with what of ``options`` it takes; with ``options.stream`` the step of it, behind
+    the simplifications.
+    """
+    graph = load(
         path, options.shapes, options.dims, requant=options.requant, io_type=options.io_type
     )
+    if options.stream is None:
+        return graph
+    from aotgen.passes.pipeline import simplify
+    from aotgen.streaming import stream
+
+    simplify(graph, opt_level=options.opt_level, disabled=options.disabled_passes)
+    return stream(graph, options.stream, options.time_axis)
 
 
 def optimise(graph: Graph, options: CompileOptions, observer: PassObserver | None = None) -> Graph:

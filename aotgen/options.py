@@ -41,6 +41,10 @@ class CompileOptions:
         dims: value of a symbolic dimension by its name.
         journal: path of a tuning journal whose records to use; None is the one that comes with the
             board, if any, and "none" is none.
+        stream: new frames that a run reads of a model over a window of time, whose other frames
+            wait in the state buffer; None leaves the model as it is.
+        time_axis: of the inputs of such a model, in the file's own layout; None for the first axis
+            that is longer than 1, channels last.
     """
 
     opt_level: int = 3
@@ -55,6 +59,8 @@ class CompileOptions:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     journal: str | None = None
+    stream: int | None = None
+    time_axis: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= MAX_OPT_LEVEL:
@@ -65,6 +71,12 @@ class CompileOptions:
             raise UsageError(
                 f"{self.threads} threads are not possible", remedy=f"use 1 to {MAX_THREADS}"
             )
+        if self.stream is not None and self.stream < 1:
+            raise UsageError(
+                f"--stream {self.stream} is no number of frames", remedy="use 1 or more"
+            )
+        if self.time_axis is not None and (self.stream is None or self.time_axis < 0):
+            raise UsageError(f"--time-axis {self.time_axis} needs --stream, and counts from 0 on")
         _one_of("weights", self.weights, get_args(Weights))
         _one_of("device", self.device, get_args(Device))
         _one_of("optimize", self.optimize, get_args(Optimize))

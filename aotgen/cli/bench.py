@@ -14,9 +14,10 @@ import typer
 from aotgen.cli.common import (
     BOARD_HELP,
     CORES_HELP,
+    MODEL_HELP,
     RUNNER_HELP,
     activity,
-    chosen_runner,
+    chosen_place,
     open_project,
 )
 from aotgen.errors import UsageError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 def bench(
     folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
+    model: str | None = typer.Option(None, "--model", help=MODEL_HELP),
     runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
     board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
     threads: str = typer.Option(
@@ -64,12 +66,12 @@ def bench(
         sysfs_root=sysfs_root,
     )
     counts = _counts(threads)
-    project = open_project(folder, board)
+    project = open_project(folder, board, model)
     options.check(counts, project.info.api.threads)
     try:
         with (
             activity("building and timing") as shown,
-            chosen_runner(runner, project, shown) as place,
+            chosen_place(runner, project, shown) as place,
         ):
             results = project.bench_each(counts, options, place)
     except BenchInterrupted as error:
@@ -171,6 +173,8 @@ def _facts(result: BenchResult) -> Iterator[str]:
         counted += f", CPU {','.join(map(str, result.cpus))}"
     if result.peak_bytes:
         counted += f", peak memory {byte_text(result.peak_bytes)}"
+    if result.stack_bytes is not None:
+        counted += f", stack {result.stack_bytes} bytes"
     yield counted
     if result.cost:
         yield str(result.cost)

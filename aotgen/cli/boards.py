@@ -45,11 +45,19 @@ def as_dict(board: Board) -> dict[str, object]:
     data["extra_cflags"] = {k: list(v) for k, v in board.extra_cflags.items()}
     data["cflags"] = {name: list(board.cflags(name)) for name in ("gcc", "clang")}
     data["toolchain"] = str(board.toolchain) if board.toolchain else None
+    firmware = board.firmware
+    data["firmware"] = {
+        "sources": [str(path) for path in firmware.sources],
+        "linker_script": str(firmware.linker_script) if firmware.linker_script else None,
+        "images": list(firmware.images),
+    }
     data["folder"] = str(board.folder)
     return data
 
 
 def _text(board: Board) -> str:
+    if board.is_bare:
+        return _bare_text(board)
     lines = [
         f"board      {board.name}: {board.description}",
         f"isa        {board.isa}{_listed(board.features)}",
@@ -61,6 +69,29 @@ def _text(board: Board) -> str:
         f"{', static programs' if board.static else ''}",
         f"emulator   {' '.join(board.emulator) or 'none'}",
         f"runner     {'local' if board.runs_here else board.default_runner}",
+        f"described  {board.folder / 'board.toml'}",
+    ]
+    return "\n".join(lines)
+
+
+def _bare_text(board: Board) -> str:
+    """Of a microcontroller; memory of 0 bytes is that of the user's own board."""
+    core, support = board.clusters[0], board.firmware
+    clock = f" at {core.clock_mhz} MHz" if core.clock_mhz else ""
+    machine = board.emulated_machine
+    brings = ", ".join(path.name for path in support.files) or "nothing: your firmware does"
+    lines = [
+        f"board      {board.name}: {board.description}",
+        f"isa        {board.isa}{_listed(board.features)}",
+        f"core       {core.core}{clock}, no operating system",
+        f"RAM        {byte_text(board.ram_bytes) if board.ram_bytes else 'yours'}",
+        f"flash      {byte_text(board.flash_bytes) if board.flash_bytes else 'yours'}",
+        *([f"external   {byte_text(board.external_bytes)}"] if board.external_bytes else []),
+        f"compiler   {board.triple}-gcc {' '.join(board.cflags())}",
+        f"toolchain  {board.toolchain or 'written into the project'}",
+        f"brings     {brings}",
+        f"emulator   {f'qemu-system-arm -M {machine}' if machine else 'none'}",
+        f"runner     {'qemu' if board.default_runner == 'qemu' else 'serial:/dev/ttyX'}",
         f"described  {board.folder / 'board.toml'}",
     ]
     return "\n".join(lines)

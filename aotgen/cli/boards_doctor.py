@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _HOST = typer.Argument(
     ...,
     metavar="HOST",
-    help="ssh://user@host[:port], a Host of the ssh configuration, or local.",
+    help="ssh://user@host[:port], a Host of the ssh configuration, or local; for a microcontroller"
+    " with --board local, qemu or serial:/dev/ttyX.",
     show_default=False,
 )
 _ROOT = typer.Option(
@@ -33,7 +34,7 @@ _ROOT = typer.Option(
 
 def doctor(
     host: str = _HOST,
-    board: str = typer.Option(
+    board: str | None = typer.Option(
         None,
         "--board",
         metavar="B",
@@ -48,9 +49,16 @@ def doctor(
     from aotgen.target.board import load_board
 
     wanted = load_board(board) if board is not None else None
-    root = _absolute(host, root)
-    with _runner(host) as runner:
-        report = diagnose(host, runner, wanted, root)
+    if wanted is None and _is_bare_host(host):
+        raise UsageError(f"{host} does not say which board it is", remedy="name it: --board B")
+    if wanted is not None and wanted.is_bare:
+        from aotgen.doctor.bare import diagnose_bare
+
+        report = diagnose_bare(host, wanted)
+    else:
+        root = _absolute(host, root)
+        with _runner(host) as runner:
+            report = diagnose(host, runner, wanted, root)
     typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else str(report))
     if report.problems:
         raise typer.Exit(1)
@@ -60,10 +68,20 @@ def probe(host: str = _HOST, root: str = _ROOT) -> None:
     """Print a board.toml for the board; write it to NAME/board.toml and use --board NAME's path."""
     from aotgen.doctor.diagnose import describe
 
+    if _is_bare_host(host):
+        raise UsageError(
+            f"{host} leads to a microcontroller, which has no system that could be asked",
+            remedy='write a board.toml: extends = "cortex-m4" (or another core), its memory and'
+            " [firmware]; see docs/boards.md",
+        )
     root = _absolute(host, root)
     with _runner(host) as runner:
         text = describe(host, runner, root)
     typer.echo(text, nl=False)
+
+
+def _is_bare_host(host: str) -> bool:
+    return host == "qemu" or host.startswith("serial:")
 
 
 def _absolute(host: str, root: str) -> str:
@@ -84,7 +102,10 @@ def _runner(host: str) -> Iterator[Runner]:
     """A runner that leads to a real board, closed afterwards; reports progress meanwhile."""
     from aotgen.runner.select import runner_for
 
-    if host == "qemu":
-        raise UsageError("qemu is no board", remedy="use ssh://user@host or local")
+    if _is_bare_host(host):
+        raise UsageError(
+            f"{host} leads to no board with an operating system",
+            remedy="use ssh://user@host or local",
+        )
     with activity(f"looking at {host}") as shown, runner_for(host, None, shown) as runner:
         yield runner

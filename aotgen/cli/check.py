@@ -11,6 +11,8 @@ from aotgen.cli.common import (
     MODEL,
     REQUANT,
     SHAPE,
+    STREAM,
+    TIME_AXIS,
     activity,
     parse_dims,
     parse_shapes,
@@ -23,17 +25,25 @@ def check(
     shape: list[str] = SHAPE,
     dim: list[str] = DIM,
     requant: str | None = REQUANT,
+    stream: int | None = STREAM,
+    time_axis: int | None = TIME_AXIS,
 ) -> None:
     """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""
-    from aotgen.api import load, optimise, target_of
+    from aotgen.api import load_for, optimise, target_of
     from aotgen.options import CompileOptions, as_requant
     from aotgen.schedule.plan import unsupported
     from aotgen.target.board import load_board
 
-    options = CompileOptions(requant=None if requant is None else as_requant(requant))
+    options = CompileOptions(
+        requant=None if requant is None else as_requant(requant),
+        shapes=parse_shapes(shape),
+        dims=parse_dims(dim),
+        stream=stream,
+        time_axis=time_axis,
+    )
     try:
         with activity("reading the model"):
-            graph = load(model, parse_shapes(shape), parse_dims(dim), requant=options.requant)
+            graph = load_for(model, options)
             optimise(graph, options)
             problems = unsupported(graph, target_of(load_board("host"), options))
             if problems:

@@ -23,17 +23,18 @@ from aotgen.ir.types import Array
 
 if TYPE_CHECKING:
     from aotgen.project import Project
-    from aotgen.runner.base import Runner
+    from aotgen.runner.base import Place
 
 PATIENCE_S = 1.0
 """What takes longer than this says what it is doing."""
 
 RUNNER_HELP = (
-    "local (this computer), qemu (the board's emulator), ssh://user@host[:port], or a Host of the"
-    " ssh configuration."
+    "local (this computer), qemu (the board's emulator), ssh://user@host[:port], a Host of the"
+    " ssh configuration, or of a microcontroller serial:/dev/ttyX[:baud]."
 )
 BOARD_HELP = "Path of the board, where it is none of ours."
 THREADS_HELP = "Threads of a run, at most those of `compile --threads`."
+MODEL_HELP = "Which model of a bundle."
 CORES_HELP = "big, little or all: which cores to use, the fastest first."
 
 # Parameters of the verbs that read a model.
@@ -54,6 +55,12 @@ IO_TYPE = typer.Option(
 )
 REQUANT = typer.Option(
     None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
+)
+STREAM = typer.Option(
+    None, "--stream", metavar="N", help="Read N new frames a run; the others wait in the state."
+)
+TIME_AXIS = typer.Option(
+    None, "--time-axis", metavar="AXIS", help="Of the inputs that --stream cuts, if not the first."
 )
 OPTIMIZE = typer.Option("speed", "--optimize", help="speed, ram or flash.")
 
@@ -158,8 +165,9 @@ def activity(what: str | None = None) -> Iterator[Activity]:
         shown.close()
 
 
-def open_project(folder: Path, board: str | None) -> Project:
-    """The project in ``folder``; ``board`` is None or the path of a board of the user's own.
+def open_project(folder: Path, board: str | None, model: str | None = None) -> Project:
+    """The project in ``folder``; ``board`` is None or the path of a board of the user's own,
+    ``model`` names one of a bundle's.
 
     Raises:
         UsageError: there is no project, or it was compiled for another board.
@@ -167,12 +175,12 @@ def open_project(folder: Path, board: str | None) -> Project:
     from aotgen.project import Project
     from aotgen.target.board import load_board
 
-    return Project(folder, load_board(board) if board is not None else None)
+    return Project(folder, load_board(board) if board is not None else None, model)
 
 
 @contextmanager
-def chosen_runner(spec: str | None, project: Project, shown: Activity) -> Iterator[Runner | None]:
-    """The runner that ``--runner`` names, closed afterwards; None leaves the choice to the project.
+def chosen_place(spec: str | None, project: Project, shown: Activity) -> Iterator[Place | None]:
+    """The place that ``--runner`` names, closed afterwards; None leaves the choice to the project.
 
     Args:
         spec: the option's value.
@@ -183,13 +191,13 @@ def chosen_runner(spec: str | None, project: Project, shown: Activity) -> Iterat
         UsageError: there is no such runner.
         ToolchainError: the board's emulator is not installed.
     """
-    from aotgen.runner.select import runner_for
+    from aotgen.runner.select import place_for
 
     if spec is None:
         yield None
         return
-    with runner_for(spec, project.board, shown) as runner:
-        yield runner
+    with place_for(spec, project.board, shown) as place:
+        yield place
 
 
 def read_npz(path: Path) -> dict[str, Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +16,6 @@ from aotgen.cli.common import (
     RUNNER_HELP,
     THREADS_HELP,
     activity,
-    chosen_runner,
     open_project,
 )
 from aotgen.report.text import digits, table
@@ -47,11 +47,12 @@ def compare(
     Under an emulator runs are counted, and their time modelled, in place of timed.
     """
     from aotgen.comparison import compare as compare_projects
+    from aotgen.runner.select import runner_for
 
     projects = [open_project(folder, board) for folder in folders]
     with (
         activity("building and timing") as shown,
-        chosen_runner(runner, projects[0], shown) as place,
+        nullcontext() if runner is None else runner_for(runner, projects[0].board, shown) as place,
     ):
         result = compare_projects(
             projects,

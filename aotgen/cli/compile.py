@@ -16,6 +16,8 @@ from aotgen.cli.common import (
     OPTIMIZE,
     REQUANT,
     SHAPE,
+    STREAM,
+    TIME_AXIS,
     activity,
     parse_dims,
     parse_shapes,
@@ -52,12 +54,15 @@ def compile_(
     io_type: str = IO_TYPE,
     requant: str | None = REQUANT,
     optimize: str = OPTIMIZE,
+    stream: int | None = STREAM,
+    time_axis: int | None = TIME_AXIS,
     precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16.", hidden=True),
     force: bool = typer.Option(False, "--force", help="Replace a project that is already there."),
 ) -> None:
     """Compile MODEL for BOARD into a C project."""
     from aotgen import api
     from aotgen.options import as_device, as_io_type, as_optimize, as_requant, as_weights
+    from aotgen.streaming.text import from_manifest, stream_text
     from aotgen.tune.apply import summary_text
 
     # Hidden from --help until they do something; refused in words until then.
@@ -79,6 +84,8 @@ def compile_(
             requant=None if requant is None else as_requant(requant),
             io_type=as_io_type(io_type),
             journal=journal,
+            stream=stream,
+            time_axis=time_axis,
             force=force,
             observer=_print_diff if show_passes else None,
             progress=doing,
@@ -91,6 +98,10 @@ def compile_(
         f"{output}: {len(data['layers'])} layers for {data['board']} ({data['isa']}),"
         f" arena {byte_text(data['arena_bytes'])}, weights {byte_text(data['weights_bytes'])}"
     )
+    if data["stream"] is not None:
+        names = [output["name"] for output in data["outputs"]]
+        kept = f"state {byte_text(data['state_bytes'])}"
+        typer.echo(" ".join([f"{kept}.", *stream_text(from_manifest(data["stream"]), names)]))
 
 
 def _print_diff(name: str, before: str, after: str) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Merge and show tuning journals.", no_args_is_help=True)
 
 _FILE = typer.Argument(..., metavar="FILE", help="Journal.", show_default=False)
-_PICTURES = "use .png, .svg or .pdf"
 _TASK = typer.Option(None, "--task", metavar="TEXT", help="Only tasks whose key or title has it.")
 
 
@@ -128,11 +127,10 @@ def plot(
     task: str | None = _TASK,
 ) -> None:
     """Draw how the best of each task improved over the trials."""
+    from aotgen.report.picture import picture
     from aotgen.report.tuning import plot_history
     from aotgen.tune.journal import by_task
 
-    if not output.suffix:
-        raise UsageError(f"{output} does not say which picture it is", remedy=_PICTURES)
     series: dict[str, list[float]] = {}
     units: dict[str, str] = {}
     for key, records in by_task(_chosen(_read(file), task, None, None)).items():
@@ -146,18 +144,8 @@ def plot(
         raise UsageError(
             f"{file} has no times to draw", remedy=f"`aotgen journal show {file}` has its records"
         )
-    try:
+    with picture(output):
         plot_history(series, str(output), file.name, units)
-    except ImportError as error:
-        raise UsageError(
-            "a plot needs matplotlib, which is not installed", remedy="`pip install aotgen[report]`"
-        ) from error
-    except ValueError as error:
-        raise UsageError(
-            f"{output}: there is no such picture format ({error})", remedy=_PICTURES
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
     typer.echo(f"{output}: {len(series)} tasks")
 
 

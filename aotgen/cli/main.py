@@ -19,6 +19,7 @@ from aotgen.cli import (
     analyze,
     bench,
     boards,
+    bundle,
     check,
     compare,
     compile,
@@ -73,6 +74,7 @@ def root(
 app.command("check")(check.check)
 app.command("analyze")(analyze.analyze)
 app.command("compile")(compile.compile_)
+app.command("bundle")(bundle.bundle)
 app.command("run")(run.run)
 app.command("validate")(validate.validate)
 app.command("bench")(bench.bench)

@@ -10,10 +10,11 @@ import typer
 from aotgen.cli.common import (
     BOARD_HELP,
     CORES_HELP,
+    MODEL_HELP,
     RUNNER_HELP,
     THREADS_HELP,
     activity,
-    chosen_runner,
+    chosen_place,
     open_project,
     read_npz,
     write_npz,
@@ -32,6 +33,7 @@ def run(
     outputs: list[Path] = typer.Option(
         ..., "-o", "--output", help="Where its outputs go (.npz).", show_default=False
     ),
+    model: str | None = typer.Option(None, "--model", help=MODEL_HELP),
     runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
     board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
     threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
@@ -43,9 +45,9 @@ def run(
     """
     if len(inputs) != len(outputs):
         raise UsageError(f"{len(inputs)} -i for {len(outputs)} -o", remedy="give them in pairs")
-    project = open_project(folder, board)
+    project = open_project(folder, board, model)
     steps = [read_npz(path) for path in inputs]
-    with activity("building and running") as shown, chosen_runner(runner, project, shown) as place:
+    with activity("building and running") as shown, chosen_place(runner, project, shown) as place:
         results = project.run_steps(steps, place, threads, cast("Cores | None", cores))
     for path, result in zip(outputs, results, strict=True):
         write_npz(path, result)

@@ -11,10 +11,11 @@ import typer
 from aotgen.cli.common import (
     BOARD_HELP,
     CORES_HELP,
+    MODEL_HELP,
     RUNNER_HELP,
     THREADS_HELP,
     activity,
-    chosen_runner,
+    chosen_place,
     open_project,
     read_npz,
 )
@@ -33,6 +34,7 @@ def validate(
         "--input",
         help="Inputs (.npz) of a step, one -i a step; default are seeded random ones.",
     ),
+    model: str | None = typer.Option(None, "--model", help=MODEL_HELP),
     runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
     board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
     threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
@@ -43,11 +45,11 @@ def validate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compare the results of DIR with the reference interpreter; exit code 1 when they differ."""
-    project = open_project(folder, board)
+    project = open_project(folder, board, model)
     fed = [read_npz(path) for path in inputs] or None
     with (
         activity("building and comparing") as shown,
-        chosen_runner(runner, project, shown) as place,
+        chosen_place(runner, project, shown) as place,
     ):
         report = project.validate(
             fed, per_layer, place, threads=threads, cores=cast("Cores | None", cores)

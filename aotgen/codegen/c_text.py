@@ -64,6 +64,8 @@ def _wrap_comment(line: str) -> list[str]:
     made: list[str] = []
     while len(line) > COLUMNS:
         at = line.rfind(" ", len(lead) + 1, COLUMNS + 1)
+        if line[at:] == " */":  # never alone on a line
+            at = line.rfind(" ", len(lead) + 1, at)
         if at < 0:
             break
         made.append(line[:at].rstrip())

@@ -30,7 +30,7 @@ RESERVED_PREFIXES = frozenset(
     re.split(
         r"\s+",
         """m c all clean help install test package edit_cache rebuild_cache list_install_components
-        kernels weights simd tool run bench aot aot_clock aot_opencl
+        kernels weights simd tool run bench aot aot_clock aot_opencl board mps startup hal
         assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
         stdarg stdatomic stdbool stddef stdint stdio stdlib string strings tgmath threads time
         uchar wchar wctype unistd fcntl poll pthread sched semaphore dirent memory malloc alloca

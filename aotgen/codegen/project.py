@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,14 @@ import aotgen
 from aotgen.codegen import opencl
 from aotgen.codegen.c import Printer
 from aotgen.codegen.c_text import wrap
-from aotgen.codegen.cmake import cmake_text
+from aotgen.codegen.cmake import board_context, cmake_text
+from aotgen.codegen.environment import render
+from aotgen.codegen.firmware import firmware_files
 from aotgen.codegen.lower import legalize_outputs, lower
 from aotgen.codegen.names import default_prefix, digest
 from aotgen.codegen.program import Layer, Program
 from aotgen.codegen.simd import simd_header
+from aotgen.codegen.sizes import code_bytes
 from aotgen.errors import Problem, UnsupportedError
 from aotgen.frontend import is_tflite
 from aotgen.ir.graph import Graph
@@ -33,7 +36,7 @@ from aotgen.ir.printer import print_graph
 from aotgen.ir.types import Array
 from aotgen.manifest import FORMAT
 from aotgen.memory.states import legalize_states
-from aotgen.options import CompileOptions
+from aotgen.options import CompileOptions, Optimize
 from aotgen.passes.pipeline import Observer, runs_plan_step
 from aotgen.schedule.fuse_rows import fuse_rows
 from aotgen.schedule.plan import Schedules, layout_text, plan_graph
@@ -100,10 +103,14 @@ def build_program(
     return program
 
 
-def printer_of(program: Program, prefix: str, options: CompileOptions) -> Printer:
-    """What prints ``program``; options without a requant mode are those of an ONNX model."""
+def printer_of(
+    program: Program, prefix: str, options: CompileOptions, bundle: str | None = None
+) -> Printer:
+    """What prints ``program``, in ``bundle`` or alone; options without a requant mode are those of
+    an ONNX model.
+    """
     mode = options.requant or "onnx"
-    return Printer(program, prefix, aotgen.__version__, program.graph.name, mode)
+    return Printer(program, prefix, aotgen.__version__, program.graph.name, mode, bundle)
 
 
 def prefix_of(graph: Graph, options: CompileOptions) -> str:
@@ -147,60 +154,114 @@ def generate(
     program = build_program(graph, target, prefix, options, observer, scheduler)
     printer = printer_of(program, prefix, options)
     manifest = describe(program, printer, board, target, options, model, tuning)
-    linked = options.weights != "bin"
-    on_device = opencl.context(printer) if target.device == "gpu" else {}
-    files: dict[str, str] = {
-        f"include/{prefix}.h": printer.header(),
-        f"src/{prefix}.c": printer.source(linked, **on_device),
-        "src/weights.h": printer.weights_header(linked),
-        **printer.tools(options.weights, TOLERANCE, steps_of(graph), _fixed_clusters(board)),
+    files = {
+        **model_files(printer, options),
         **kernel_sources(printer, target, program),
-        **{
-            f"src/{name}": printer.render(f"runtime/{name}.j2")
-            for name in ("aot_clock.c", "aot_clock.h")
-        },
         **thread_sources(printer),
+        **tool_files(printer, board, options, manifest),
     }
-    if options.weights == "asm":
-        files["src/weights.S"] = printer.weights_source("asm")
-    elif options.weights == "c":
-        files["src/weights.c"] = printer.weights_source("c")
-    sources = sorted(
-        path.removeprefix("src/")
-        for path in files
-        if path.startswith("src/") and path.endswith((".c", ".S")) and "aot_clock" not in path
-    )
+    if not board.is_bare:
+        files.update(clock_sources(printer.base))
+    sources = library_sources(files)
     files["CMakeLists.txt"] = cmake_text(printer, board, options, sources)
     toolchain = toolchain_text(board)
     if toolchain is not None:
         files["toolchain.cmake"] = toolchain
     files["README.md"] = printer.render(
         "project/README.md.j2",
-        board=board.name,
-        weights_kind=options.weights,
-        plain_cc=f"{board.triple}-gcc" if board.triple else "cc",
-        plain_flags=" ".join([*board.release_flags, *board.cflags()]),
-        plain_sources=" ".join(f"src/{source}" for source in sources),
+        **board_context(printer, board, options),
+        **plain_build(board, sources, options.optimize),
         toolchain_hint=" -DCMAKE_TOOLCHAIN_FILE=toolchain.cmake" if toolchain else "",
     )
-    files["manifest.json"] = json.dumps(manifest, indent=1) + "\n"
+    files["manifest.json"] = manifest_text(manifest)
+    write_texts(files, out)
+    write_weights(program, options, out / "src/weights.bin")
+    write_model(graph, model, out, vectors)
+    return manifest
+
+
+def model_files(printer: Printer, options: CompileOptions) -> dict[str, str]:
+    """What a model has of its own in the library, by path: its header, its list of calls, where its
+    constants lie, and unless the application brings them, the constants.
+    """
+    p, weights = printer.base["p"], printer.base["weights_name"]
+    linked = options.weights != "bin"
+    on_device = opencl.context(printer) if printer.base["gpu"] else {}
+    files = {
+        f"include/{p}.h": printer.header(),
+        f"src/{p}.c": printer.source(linked, **on_device),
+        f"src/{weights}.h": printer.weights_header(linked),
+    }
+    if options.weights == "asm":
+        files[f"src/{weights}.S"] = printer.weights_source("asm")
+    elif options.weights == "c":
+        files[f"src/{weights}.c"] = printer.weights_source("c")
+    return files
+
+
+def tool_files(
+    printer: Printer, board: Board, options: CompileOptions, manifest: Mapping[str, Any]
+) -> dict[str, str]:
+    """What runs, checks and times a model, by path: test/ and bench/, or firmware/."""
+    if board.is_bare:
+        return firmware_files(printer, board, options, manifest)
+    steps = steps_of(printer.program.graph)
+    return printer.tools(options.weights, TOLERANCE, steps, _fixed_clusters(board))
+
+
+def library_sources(files: Collection[str]) -> list[str]:
+    """The names in src/ of the library's own C and assembly files among these paths, sorted."""
+    return sorted(
+        path.removeprefix("src/")
+        for path in files
+        if path.startswith("src/") and path.endswith((".c", ".S")) and "aot_clock" not in path
+    )
+
+
+def plain_build(board: Board, sources: Sequence[str], optimize: Optimize) -> dict[str, str]:
+    """What a README prints of a build without CMake."""
+    flags = board.optimisation(optimize)
+    return {
+        "release_flags": " ".join(flags),
+        "plain_cc": f"{board.triple}-gcc" if board.triple else "cc",
+        "plain_flags": " ".join([*flags, *board.cflags()]),
+        "plain_sources": " ".join(f"src/{source}" for source in sources),
+    }
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """manifest.json."""
+    return json.dumps(manifest, indent=1) + "\n"
+
+
+def write_texts(files: Mapping[str, str], out: Path) -> None:
+    """Write files by their paths in ``out``; long lines of C are wrapped."""
     for path, text in files.items():
         target_path = out / path
         target_path.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith((".c", ".h")):
             text = wrap(text)
         target_path.write_text(text, encoding="utf-8", newline="\n")
-    if options.weights != "c":
-        with (out / "src/weights.bin").open("wb") as file:
-            file.writelines(program.weights.chunks())
-            file.write(b"" if len(program.weights) else b"\0" * 64)
+
+
+def write_weights(program: Program, options: CompileOptions, path: Path) -> None:
+    """Write the weights as bytes, which weights.S or an application reads."""
+    if options.weights == "c":
+        return
+    with path.open("wb") as file:
+        file.writelines(program.weights.chunks())
+        file.write(b"" if len(program.weights) else b"\0" * program.target.align)
+
+
+def write_model(graph: Graph, model: bytes | Path, out: Path, vectors: bool = True) -> None:
+    """Keep the model file in test/ of ``out``, beside its test vectors."""
     kept = out / ("test/model.tflite" if is_tflite(model) else "test/model.onnx")
+    kept.parent.mkdir(exist_ok=True)
     if isinstance(model, Path):
         shutil.copyfile(model, kept)
     else:
         kept.write_bytes(model)
     (out / "test/vectors.bin").write_bytes(test_vectors(graph) if vectors else b"")
-    return manifest
 
 
 def _sha256(model: bytes | Path) -> str:
@@ -228,10 +289,22 @@ def kernel_sources(printer: Printer, target: Target, program: Program) -> dict[s
 
 def thread_sources(printer: Printer) -> dict[str, str]:
     """The thread pool by path; nothing where a run has one thread."""
-    if printer.base["threads"] == 1:
-        return {}
-    names = ("aot_threads.c", "aot_threads.h")
-    return {f"src/{name}": printer.render(f"runtime/{name}.j2") for name in names}
+    return runtime_sources(printer.base, "aot_threads") if printer.base["threads"] > 1 else {}
+
+
+def clock_sources(base: Mapping[str, Any]) -> dict[str, str]:
+    """The clock for traces and the bench program by path."""
+    return runtime_sources(base, "aot_clock")
+
+
+def runtime_sources(base: Mapping[str, Any], name: str) -> dict[str, str]:
+    """A part of the runtime by path.
+
+    Args:
+        base: the names that its templates print.
+        name: of the part.
+    """
+    return {f"src/{name}{end}": render(f"runtime/{name}{end}.j2", **base) for end in (".c", ".h")}
 
 
 def _fixed_clusters(board: Board) -> tuple[Cluster, ...]:
@@ -303,11 +376,12 @@ def describe(
         "requant": printer.base["requant"],
         "api": {
             "ctx_bytes": printer.base["ctx_bytes"],
-            "arena_align": 64,
+            "arena_align": program.target.align,
             "config": ["arena", "state", "weights", "pool", "cl", "trace", "user"],
             "threads": printer.base["threads"],
             "pool_bytes": printer.base["pool_bytes"],
         },
+        "stream": None if program.graph.stream is None else asdict(program.graph.stream),
         "inputs": [_tensor(t) for t in printer.inputs],
         "outputs": [_tensor(t) for t in printer.outputs],
         "tuning": None if tuning is None else tuning.summary(program),
@@ -328,6 +402,7 @@ def describe(
             ],
         },
         "arena_bytes": arena.bytes,
+        "arena_own_bytes": program.own_bytes,
         "state_bytes": printer.base["state_bytes"],
         "states": [
             {
@@ -342,27 +417,8 @@ def describe(
         "weights_bytes": len(program.weights),
         "params": sum(int(v.const.size) for v in program.graph.constants() if v.const is not None),
         "macs": sum(layer.macs for layer in program.layers),
-        "flash_bytes": len(program.weights) + code_bytes(program),
+        "flash_bytes": len(program.weights) + code_bytes(program.functions.values(), target.isa),
     }
-
-
-_LINE_BYTES = {
-    "scalar": 10,
-    "neon": 10,
-    "neon_armv7": 10,
-    "avx2": 14,
-    "avx512": 16,
-    "dsp": 8,
-    "mve": 8,
-}
-
-
-def code_bytes(program: Program) -> int:
-    """Estimated machine code: an instruction set's bytes for each line of C, measured over the
-    example networks.
-    """
-    lines = sum(f.text.count("\n") for f in program.functions.values())
-    return lines * _LINE_BYTES[program.target.isa]
 
 
 def _tensor(tensor: Any) -> dict[str, Any]:
@@ -401,10 +457,11 @@ def _layer(program: Program, layer: Layer) -> dict[str, Any]:
         "macs": layer.macs,
         "weights_bytes": weights,
         "weights_crc": f"{program.layer_crc(layer):08x}" if layer.weights else None,
-        "scratch_bytes": layer.kernel.scratch_bytes,
+        "scratch_bytes": layer.kernel.scratch_bytes(program.target.align),
         "shared": layer.shared,
         "parts": layer.kernel.units if layer.shared else 1,
         "layout_copy": layer.group is None,
+        "by_rows": program.region_of(layer) is not None,
     }
     return dict(entry)
 

@@ -9,9 +9,10 @@ from aotgen.codegen.literals import f32
 from aotgen.codegen.names import Namer
 from aotgen.codegen.program import Program
 from aotgen.errors import InternalError
-from aotgen.ir.graph import Value
+from aotgen.ir.graph import StreamInfo, Value
 from aotgen.ir.types import DType, Quant
 from aotgen.ops.quantized import QUANTIZED
+from aotgen.streaming.text import stream_text
 from aotgen.te.compute import int_range
 
 
@@ -125,6 +126,11 @@ def tensors(program: Program) -> tuple[list[Tensor], list[Tensor]]:
     inputs = _tensors(program, "input", graph.inputs, [v.name for v in graph.inputs])
     names = graph.output_names or [v.name for v in graph.outputs]
     return inputs, _tensors(program, "output", graph.outputs, names)
+
+
+def stream_lines(info: StreamInfo | None, outputs: list[Tensor]) -> list[str]:
+    """What the header says of a streaming model; nothing of another."""
+    return [] if info is None else stream_text(info, [t.comment for t in outputs])
 
 
 def _tensors(program: Program, role: str, values: list[Value], labels: list[str]) -> list[Tensor]:

@@ -169,6 +169,40 @@ class State:
     update: Value
 
 
+@dataclass(frozen=True)
+class StreamOutput:
+    """What a step of a streaming model gives of one output.
+
+    Attributes:
+        axis: along which new rows are; None for an output that is there as a whole in each step.
+        rows: new ones in each step.
+        frames_per_row: of the input.
+        delay: row j of the stream is row j - delay of the model on the whole recording.
+        latency: frames that the output is late because the model looks ahead (padding at the end).
+    """
+
+    axis: int | None
+    rows: int | None
+    frames_per_row: float | None
+    delay: int | None
+    latency: float
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """Of a model that ``aotgen.streaming`` turned into one that runs step by step.
+
+    Attributes:
+        frames: new ones in each step.
+        window: frames that the original model reads at once.
+        outputs: parallel to the graph's.
+    """
+
+    frames: int
+    window: int
+    outputs: tuple[StreamOutput, ...]
+
+
 @dataclass(eq=False)
 class Graph:
     """A model. ``nodes`` are in an order in which they can run.
@@ -180,6 +214,7 @@ class Graph:
         output_names: the model file's names of the outputs, parallel to ``outputs``.
         groups: after fuse_ops, a partition of ``nodes`` in execution order; None before.
         states: what the model keeps from one run to the next. All are set at once when a run ends.
+        stream: of a model that was compiled to run on a few new frames at a time, else None.
     """
 
     name: str
@@ -189,6 +224,7 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
     groups: list[Group] | None = None
     states: list[State] = field(default_factory=list)
+    stream: StreamInfo | None = None
     used_names: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property

@@ -28,6 +28,14 @@ MATH = frozenset(
 FIXED_POINT = frozenset(["srdhm", "rounding_shift", "requantize_tflm", "requantize_litert"])
 """Functions of int32 values in simd/requantize: ``s_srdhm`` of scalars, ``visrdhm`` of vectors."""
 
+SATURATE = {
+    (-(1 << 7), (1 << 7) - 1): "s_saturate_s8",
+    (-(1 << 15), (1 << 15) - 1): "s_saturate_s16",
+    (0, (1 << 8) - 1): "s_saturate_u8",
+    (0, (1 << 16) - 1): "s_saturate_u16",
+}
+"""Clamps of int32 values that the DSP extension has."""
+
 FIXED_MATH = frozenset(
     ["spare_bits", "one_over", "log_at_least_one", "inverse_root", "inverse_root_shift"]
 )
@@ -132,8 +140,20 @@ class CPrinter:
     read_only = "const "
     half_prefix = "s_"
 
-    def __init__(self) -> None:
+    def __init__(self, saturates: bool = False) -> None:
+        """``saturates``: whether simd/requantize has clamps to the range of a type in one
+        instruction.
+        """
         self.math: set[str] = set()
+        self.saturates = saturates
+
+    def saturate(self, lo: int, hi: int, a: str) -> str | None:
+        """An int32 clamped, where there is an instruction for it."""
+        word = SATURATE.get((lo, hi)) if self.saturates else None
+        if word is None:
+            return None
+        self.math.add("requantize")
+        return f"{word}({a})"
 
     def ctype(self, dtype: DType) -> str:
         return dtype.c

@@ -262,6 +262,9 @@ class Emitter:
             place = self.places[expr.row]
             return p.load(place.pointer, self.index(self._row_offset(expr)))
         if isinstance(expr, Call):
+            saturated = self._saturated(expr)
+            if saturated is not None:
+                return saturated
             give = self.named if expr.fn in REPEATS else self.scalar
             return p.call(expr.fn, expr.type, expr.args[0].dtype, [give(a) for a in expr.args])
         if isinstance(expr, Cast):
@@ -285,6 +288,19 @@ class Emitter:
             self._guarded -= guarded
             return p.select(cond, a, b)
         raise InternalError(f"te: cannot print {type(expr).__name__}")
+
+    def _saturated(self, expr: Call) -> str | None:
+        """min(max(a, lo), hi) where the printer has a word for it."""
+        if expr.fn != "min" or expr.type is not DType.I32 or not self.printer.saturates:
+            return None
+        inner, high = expr.args
+        if not (isinstance(inner, Call) and inner.fn == "max" and isinstance(high, Const)):
+            return None
+        a, low = inner.args
+        if not isinstance(low, Const):
+            return None
+        word = self.printer.saturate(int(low.value), int(high.value), "")
+        return word and self.printer.saturate(int(low.value), int(high.value), self.scalar(a))
 
     def in_range(self, index: Index) -> str:
         """index >= 0, written as a comparison of an axis with a bound where it is one."""

@@ -193,7 +193,7 @@ def _c_kernel(
     args: tuple[Arg, ...],
     target: Target,
 ) -> Kernel:
-    printer = CPrinter()
+    printer = CPrinter(saturates=target.isa == "dsp")
     scratch = iter([a.name for a in args if a.scratch_bytes])
     outputs = [a.name for a in args if a.is_output]
     outputs = outputs * (len(nests) // len(outputs))
