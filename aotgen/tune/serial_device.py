@@ -22,13 +22,11 @@ from aotgen.errors import BoardError
 from aotgen.runner.base import LinkError
 from aotgen.runner.protocol import Hello, Request
 from aotgen.runner.serial_link import Crashed, NoAnswer, SerialLink, SessionLost
+from aotgen.schedule.base import INSTRUCTION_SECONDS
 from aotgen.target.board import Board
 from aotgen.tune.builder import Built
 from aotgen.tune.device import MAX_BREAKS, CaseResult, DeviceOptions, case_result
 from aotgen.tune.outcome import Status
-
-INSTRUCTIONS_A_SECOND = 1e8
-"""In a score."""
 
 MOST_PERIODS = 64
 """Calls that the image counts at once."""
@@ -234,7 +232,7 @@ class SerialDevice:
             return result
         each = 1e9 / hello.ticks_hz / self._instruction_ns / number
         instructions = float(max(1, round((ticks - idle) * each)))
-        seconds = instructions / INSTRUCTIONS_A_SECOND
+        seconds = instructions * INSTRUCTION_SECONDS
         conditions = {**result.conditions, "instructions": instructions}
         return CaseResult("ok", (seconds,), result.message, False, 0, conditions)
 
