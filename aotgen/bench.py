@@ -73,7 +73,7 @@ class BenchOptions:
             if count > most:
                 raise UsageError(
                     f"{count} threads are more than the {most} that the project was compiled for",
-                    remedy=f"compile the model with --threads {max(threads)}",
+                    remedy=f"use fewer, or compile the model with --threads {max(threads)}",
                 )
 
 

@@ -44,6 +44,7 @@ def test_firmware_of_ones_own(way: str, tmp_path: Path) -> None:
         machine.port.close()
         report = Project(project).validate(per_layer=True, runner=f"serial:{line}")
         assert report.ok, str(report)
+        assert report.layers and all(layer.difference is not None for layer in report.layers)
     finally:
         machine.close()
 

@@ -52,7 +52,10 @@ def bench(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Time DIR on its board: one line for each number of threads, and what the board told."""
+    """Time DIR on its board.
+
+    Prints one line for each number of threads, and what the board told.
+    """
     from aotgen.bench import BenchOptions
     from aotgen.bench_result import BenchInterrupted
 

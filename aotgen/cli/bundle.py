@@ -71,7 +71,10 @@ def bundle(
     optimize: str = OPTIMIZE,
     force: bool = typer.Option(False, "--force", help="Replace a bundle that is already there."),
 ) -> None:
-    """Compile several models for BOARD into one library: kernels and runtime are there once."""
+    """Compile several models for BOARD into one library.
+
+    What they share, kernels and the runtime, is in it once.
+    """
     from aotgen.bundling import bundle as make_bundle
     from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant, as_weights
 
@@ -162,7 +165,7 @@ def _by_model(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
     for text in texts:
         model, colon, rest = text.partition(":")
         if not colon or not re.fullmatch(r"\w+", model):
-            raise UsageError(f"{option} {text!r} names no model", remedy="write MODEL:NAME=...")
+            raise UsageError(f"{option} {text!r} names no model", remedy=f"write MODEL:{text}")
         found.setdefault(model, []).append(rest)
     return found
 

@@ -28,7 +28,10 @@ def check(
     stream: int | None = STREAM,
     time_axis: int | None = TIME_AXIS,
 ) -> None:
-    """List what is unsupported in MODEL, all of it; exit code 0 when it can be compiled, else 2."""
+    """List all that is unsupported in MODEL.
+
+    The exit code is 0 when it can be compiled, else 2.
+    """
     from aotgen.api import load_for, optimise, target_of
     from aotgen.options import CompileOptions, as_requant
     from aotgen.schedule.plan import unsupported

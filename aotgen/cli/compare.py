@@ -42,9 +42,10 @@ def compare(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Time projects in turns on one board: the lowest times, and their ratios to the first's.
+    """Time projects in turns on one board.
 
-    Under an emulator runs are counted, and their time modelled, in place of timed.
+    Prints the lowest times, and their ratios to the first's. Under an emulator runs are
+    counted, and their time modelled, in place of timed.
     """
     from aotgen.comparison import compare as compare_projects
     from aotgen.runner.select import runner_for

@@ -39,9 +39,10 @@ def run(
     threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
     cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
 ) -> None:
-    """Run DIR once for each -i, -o pair: successive steps of one instance.
+    """Run DIR once for each -i, -o pair.
 
-    The arrays of the .npz files go by the model's own tensor names.
+    They are successive steps of one instance. The arrays of the .npz files go by the model's own
+    tensor names.
     """
     if len(inputs) != len(outputs):
         raise UsageError(f"{len(inputs)} -i for {len(outputs)} -o", remedy="give them in pairs")

@@ -100,10 +100,10 @@ def tune(
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Measure candidates for the kernels of MODEL on BOARD and record them in a journal.
+    """Measure candidates for the kernels of MODEL on BOARD.
 
-    `aotgen compile --journal FILE` uses it. Ctrl-C keeps what was measured (exit code 130); the
-    same command goes on from there.
+    They are recorded in a journal, which `aotgen compile --journal FILE` uses. Ctrl-C keeps what
+    was measured (exit code 130); the same command goes on from there.
     """
     from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant
     from aotgen.report.tuning import LineDisplay, TuneDisplay

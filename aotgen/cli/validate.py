@@ -44,7 +44,10 @@ def validate(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Compare the results of DIR with the reference interpreter; exit code 1 when they differ."""
+    """Compare the results of DIR with the reference interpreter.
+
+    The exit code is 1 when they differ.
+    """
     project = open_project(folder, board, model)
     fed = [read_npz(path) for path in inputs] or None
     with (

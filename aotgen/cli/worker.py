@@ -23,10 +23,10 @@ def worker(
         None, "--name", help="What Dask calls the worker; each has another name."
     ),
 ) -> None:
-    """Build candidates here and measure them on BOARD, for whoever tunes through SCHEDULER.
+    """Build candidates and measure them on BOARD for a SCHEDULER.
 
-    It is a Dask worker with the resource board-BOARD, and runs until it is stopped (Ctrl-C) or the
-    scheduler ends.
+    Whoever tunes through SCHEDULER hands them out. The worker is a Dask worker with the resource
+    board-BOARD, and runs until it is stopped (Ctrl-C) or the scheduler ends.
     """
     from aotgen.target.board import load_board
     from aotgen.tune.cluster import missing_distributed

@@ -230,7 +230,7 @@ def place_of(board: Board, spec: str) -> SerialBoard | QemuBoard:
     """
     if spec == "serial":
         raise UsageError(
-            f"board {board.name} is at some serial port: which serial port?",
+            f"nothing says at which serial port board {board.name} is",
             remedy="use --runner serial:/dev/ttyX[:baud]",
         )
     if spec.startswith("serial:"):

@@ -239,6 +239,13 @@ class SerialModel(PlacedModel):
             records.append(self._record(event, number, wanted))
             event = parse_event(self._ask(Request.NEXT, timeout=self._run_s))
         if keep is not None:
+            if self._info.layers and not records:
+                # As where aot_device.c has the hook and is linked with a model that has not.
+                raise BoardError(
+                    "the firmware at the board reports no layers",
+                    remedy="link it with the src/<model>.c that is built with <MODEL>_TRACE, "
+                    "as the project's CMake does",
+                )
             keep(joined(records, self._info.layers))
         return split_outputs(self._info, self._outputs(event), 1)[0]
 

@@ -170,6 +170,24 @@ def test_layers_with_strides(project: aotgen.Project, place: NativePlace) -> Non
     assert all(layer.difference is not None for layer in report.layers)
 
 
+@pytest.mark.parametrize("untraced", ["the model", "all"])
+def test_firmware_without_the_trace_hook(untraced: str, tmp_path: Path) -> None:
+    """It runs the model; that no layer can be compared is an error, not a comparison of none."""
+    project = compiled(int8_model(), tmp_path)
+    macro = f"{project.info.prefix.upper()}_TRACE"
+    source = project.folder / "src" / f"{project.info.prefix}.c"
+    flags = [f"-U{macro}"] if untraced == "all" else []
+    if not flags:
+        source.write_text(f"#undef {macro}\n{source.read_text()}")
+    board = NativeBoard(native_device(project, *flags))
+    with NativePlace(board) as place:
+        assert project.validate(runner=place).ok
+        with pytest.raises(AotgenError, match=r"reports no layers|without the trace hook"):
+            project.validate(per_layer=True, runner=place)
+    assert not board.crashed
+    board.close()
+
+
 def test_an_output_that_differs_is_sent_whole(project: aotgen.Project, place: NativePlace) -> None:
     """What is not as expected comes over the line: it is the interpreter's, element by element."""
     from aotgen.loading import load_for
