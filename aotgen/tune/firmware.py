@@ -47,6 +47,13 @@ _LINK_FLAGS = (
 )
 
 
+FRAME_BYTES = 16 * 1024
+"""A function that wants more of the stack at once is not run: half of what the boards set aside,
+and nothing at the board is sure to notice that it is used up."""
+
+_FRAME = re.compile(r"frame size of \d+ bytes")
+
+
 class FirmwareBuilder(Builder):
     """Builds images for one bare board with its start-up code, hardware layer and linker script."""
 
@@ -72,8 +79,12 @@ class FirmwareBuilder(Builder):
                 remedy=f'write a board.toml with extends = "{board.name}" and [firmware] for your'
                 " board, or tune on an emulated one of the same core",
             )
-        sections = ["-ffunction-sections", "-fdata-sections"]
-        super().__init__(board, compiler, jobs, cache, sections)
+        flags = [
+            "-ffunction-sections",
+            "-fdata-sections",
+            f"-Werror=frame-larger-than={FRAME_BYTES}",
+        ]
+        super().__init__(board, compiler, jobs, cache, flags)
 
     def build_images(self, bundle: Bundle, folder: Path) -> tuple[Built, ...]:
         """Build a bundle.
@@ -93,6 +104,10 @@ class FirmwareBuilder(Builder):
         objects = self._compile(bundle, failures)
         refused = {n: failures[c.unit] for n, c in enumerate(bundle.cases) if c.unit in failures}
         large = {n: text for n in range(len(bundle.cases)) if (text := self._too_large(bundle, n))}
+        deep = [n for n, text in refused.items() if _FRAME.search(text)]
+        for n in deep:
+            large[n] = f"its stack frame takes more than {FRAME_BYTES} bytes"
+            del refused[n]
         left = [n for n in range(len(bundle.cases)) if n not in refused and n not in large]
         images = list(self._images(bundle, left, objects, folder)) if left else []
         self._cache.prune(CACHE_BYTES)
