@@ -20,6 +20,7 @@ from tests.e2e.quick_build import STRICT, assert_close
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "ds_cnn", "transformer")
 BOARDS = ("host", "host-avx2", "host-scalar", "rpi4", "rpi3b-armv7")
+EMULATED = ("rpi4", "rpi3b-armv7")
 CROSS = ("rpi4", "rpi3b-armv7")
 OPTIMIZE = ("speed", "ram", "flash")
 
@@ -33,8 +34,14 @@ def require_board(name: str) -> Board:
     return board
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize(
+    ("board", "name"),
+    [
+        pytest.param(b, n, marks=pytest.mark.slow) if n == "resnet18" and b in EMULATED else (b, n)
+        for b in BOARDS
+        for n in NETWORKS
+    ],
+)
 def test_agrees_with_onnxruntime(name: str, board: str, network, compiled) -> None:
     require_board(board)
     _, x, reference = network(name)
