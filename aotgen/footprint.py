@@ -136,10 +136,10 @@ def measure_footprint(
     path = max((_deepest(root, functions, taken) for root in roots), key=_total)
     flash = sum(sections.get(s, 0) for s in (".text", ".rodata", ".data", ".ARM.exidx"))
     kept = tuple(s for s in symbols if s.name not in (_ENTRY, "ctx", "config"))
-    dropped = {s.name: s.bytes for s in symbols if s.name in (_ENTRY, "ctx", "config")}
+    entry = sum(s.bytes for s in symbols if s.name == _ENTRY)
     return Footprint(
         kept,
-        flash - dropped.get(_ENTRY, 0),
+        flash - entry,
         sum(s.bytes for s in kept if s.kind in ("data", "zero")),
         _total(path),
         tuple(path),

@@ -43,7 +43,7 @@ cp .clang-format board_support/qemu_plugin/*.[ch] "$rendered/"
 "$bin/python" -c 'from aotgen.codegen.environment import render; print(render("firmware/aot_hal.h.j2"), end="")' \
     >"$rendered/aot_hal.h"
 mkdir "$rendered/board"
-cp board_support/mps/*.[ch] board_support/mps2-an386/board.h "$rendered/board/"
+cp board_support/mps/*.[ch] board_support/mps/mps2/board.h "$rendered/board/"
 files=$(find "$rendered" -name '*.[ch]' | sort)
 if [ -n "$files" ]; then
     # shellcheck disable=SC2086

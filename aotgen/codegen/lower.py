@@ -51,7 +51,7 @@ class _Lowering:
         for group in self.graph.groups or []:
             self.lower_group(group)
         live = self.liveness()
-        regions = self.row_regions() if by_rows else []
+        regions = self.row_regions(live) if by_rows else []
         self.find_inplace(live, regions)
         self.fill_borders(live)
         for layer in self.layers:
@@ -110,11 +110,10 @@ class _Lowering:
         least, peak = lower_bound(allocations)
         return ArenaMap(offsets, end, least, peak)
 
-    def row_regions(self) -> list[Region]:
+    def row_regions(self, live: Liveness) -> list[Region]:
         """Runs of layers that compute by rows together; none where RAM does not count most."""
         if self.target.optimize != "ram" or self.target.threads > 1 or self.target.device == "gpu":
             return []
-        inputs, outputs = self.external()
         layers = [
             RowLayer(
                 layer.group,
@@ -125,7 +124,9 @@ class _Lowering:
             )
             for layer in self.layers
         ]
-        return RowStreaming(layers, inputs, outputs, self.target.align).regions()
+        inputs, outputs = self.external()
+        external = {*inputs, *outputs}
+        return RowStreaming(layers, live.spans, external, self.target.align).regions()
 
     def place(self, value: Value) -> Placement:
         return self.storage.placements[value.name]
@@ -363,11 +364,11 @@ def lower(graph: Graph, plan: Plan, target: Target, prefix: str) -> Program:
         target: what kernels are rendered for.
         prefix: of every symbol.
     """
-    whole = _Lowering(graph, plan, target, prefix).run(by_rows=False)
-    if target.optimize != "ram":
-        return whole
-    # Maps that are written over their own input may need less than rows of all of them.
     by_rows = _Lowering(graph, plan, target, prefix).run(by_rows=True)
+    if not by_rows.regions:
+        return by_rows
+    # Maps that are written over their own input may need less than rows of all of them.
+    whole = _Lowering(graph, plan, target, prefix).run(by_rows=False)
     return by_rows if by_rows.own_bytes < whole.own_bytes else whole
 
 

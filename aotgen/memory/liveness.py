@@ -96,9 +96,8 @@ class Liveness:
 
     def widen(self, first: int, last: int) -> None:
         """Let what is alive in any of these steps be so in all of them: they run in a loop."""
-        for storage, (a, b) in self.spans.items():
-            if a <= last and b >= first:
-                self.spans[storage] = (min(a, first), max(b, last))
+        for storage, span in self.spans.items():
+            self.spans[storage] = widened(span, first, last)
 
     def allocations(
         self, align: int, sizes_of: Mapping[Storage, int] | None = None
@@ -127,6 +126,13 @@ class Liveness:
             if step.scratch_bytes
         ]
         return found, {s: names[self.owner(s)] for s in self.spans if s.kind != "state"}
+
+
+def widened(span: tuple[int, int], first: int, last: int) -> tuple[int, int]:
+    """A span of steps, over all of [first, last] where it touches that."""
+    if span[0] <= last and span[1] >= first:
+        return min(span[0], first), max(span[1], last)
+    return span
 
 
 def scratch_name(step: int) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from aotgen.ir.graph import Group, Node
+from aotgen.memory.liveness import widened
 from aotgen.memory.storage import Placement, Storage
 from aotgen.ops.registry import OpPattern, op_def
 from aotgen.schedule.base import Kernel
@@ -181,12 +182,20 @@ class RowStreaming:
     def __init__(
         self,
         layers: Sequence[RowLayer],
-        inputs: Sequence[Storage],
-        outputs: Sequence[Storage],
+        spans: Mapping[Storage, tuple[int, int]],
+        external: Set[Storage],
         align: int,
     ) -> None:
+        """
+        Args:
+            layers: in execution order.
+            spans: first and last of them at which each storage is alive.
+            external: storages of the graph's inputs and outputs.
+            align: of each piece of memory, in bytes.
+        """
         self.layers = layers
-        self.external = {*inputs, *outputs}
+        self.spans = spans
+        self.external = external
         self.align = align
         self.windows = [
             window_of(g) if (g := layer.group) is not None else None for layer in layers
@@ -195,14 +204,6 @@ class RowStreaming:
         self.units = [
             _units(layer, window) for layer, window in zip(layers, self.windows, strict=True)
         ]
-        self.spans: dict[Storage, tuple[int, int]] = {}
-        for index, layer in enumerate(layers):
-            for place in (*layer.reads, *layer.writes):
-                self._touch(place.storage, index)
-        for storage in inputs:
-            self._touch(storage, 0)
-        for storage in outputs:
-            self._touch(storage, len(layers) - 1)
         self.maps = {p.storage: _is_map(p.storage, self.external) for p in self._places()}
         self.readers = self._readers()
         self.beginning: dict[int, list[Storage]] = {}
@@ -214,10 +215,6 @@ class RowStreaming:
     def _places(self) -> Iterable[Placement]:
         for layer in self.layers:
             yield from (*layer.reads, *layer.writes)
-
-    def _touch(self, storage: Storage, index: int) -> None:
-        first, last = self.spans.get(storage, (index, index))
-        self.spans[storage] = (min(first, index), max(last, index))
 
     def regions(self) -> list[Region]:
         """Disjoint regions, in order, that lower the largest sum of live memory; one after the
@@ -380,25 +377,18 @@ class RowStreaming:
     def _peak(self, regions: Sequence[Region]) -> tuple[int, int]:
         """(largest sum of live memory, a layer where it is reached) with these regions."""
         live = [layer.scratch_bytes for layer in self.layers]
-        for storage, (first, last) in self.spans.items():
+        for storage, span in self.spans.items():
             if storage.kind == "state":
                 continue
             size = storage.bytes
             for region in regions:
                 if storage in region.buffers:
                     size = region.buffers[storage].bytes
-                first, last = widened(region, first, last)
+                span = widened(span, region.first, region.last)
             size = -(-size // self.align) * self.align
             if storage in self.external and storage.kind in ("input", "output"):
                 continue  # the caller's, in memory of its own
-            for index in range(first, last + 1):
+            for index in range(span[0], span[1] + 1):
                 live[index] += size
         peak = max(live, default=0)
         return peak, live.index(peak) if live else 0
-
-
-def widened(region: Region, first: int, last: int) -> tuple[int, int]:
-    """A span of steps, over all of a region that it touches."""
-    if first <= region.last and last >= region.first:
-        return min(first, region.first), max(last, region.last)
-    return first, last

@@ -1,5 +1,5 @@
-/* board.h - Arm MPS2+ with a Cortex-M7 (AN500): addresses and clocks that startup.c and hal.c are
- * compiled with. */
+/* board.h - Arm MPS2+ with a Cortex-M4 (AN386) or M7 (AN500): addresses and clocks that startup.c
+ * and hal.c are compiled with. */
 #ifndef BOARD_H
 #define BOARD_H
 
