@@ -20,6 +20,7 @@ DEVICE_FILES = (
     "aot_link.c",
     "aot_device.h",
     "aot_device.c",
+    "aot_view.c",
     "aot_bench.c",
     "aot_hal_default.c",
     "aot_mlperf.c",
