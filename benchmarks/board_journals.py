@@ -40,7 +40,7 @@ from aotgen.options import CompileOptions
 from aotgen.passes.pipeline import runs_plan_step
 from aotgen.report.tuning import LineDisplay
 from aotgen.resources import board_support_dir
-from aotgen.schedule.fuse_rows import fuse_rows
+from aotgen.schedule.conv.fuse_rows import fuse_rows
 from aotgen.target.board import load_board
 from aotgen.tune.apply import open_journal
 from aotgen.tune.journal import Journal, Record, by_task, record_of

@@ -38,7 +38,7 @@ from aotgen.manifest import FORMAT
 from aotgen.memory.states import legalize_states
 from aotgen.options import CompileOptions, Optimize
 from aotgen.passes.pipeline import Observer, runs_plan_step
-from aotgen.schedule.fuse_rows import fuse_rows
+from aotgen.schedule.conv.fuse_rows import fuse_rows
 from aotgen.schedule.plan import Schedules, layout_text, plan_graph
 from aotgen.target.board import Board, Cluster
 from aotgen.target.target import Target

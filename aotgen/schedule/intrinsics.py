@@ -41,7 +41,7 @@ class Intrinsic:
         asm: instructions that do the same as ``fma`` for templates that choose registers
             themselves, which are numbers: {p} is one for products, the others as above.
         asm_single: what takes the place of the second of ``asm`` where two products do not share
-            an int16, see ``aotgen.schedule.int8_neon_tiles.pairs_fit``.
+            an int16, see ``aotgen.schedule.int8.neon.tiles.pairs_fit``.
         asm_first: what takes the place of ``asm`` where there is nothing yet to add to.
     """
 

@@ -14,7 +14,7 @@ from aotgen.ir.graph import Group, Node, Value
 from aotgen.ir.types import DType
 from aotgen.ops.registry import op_def
 from aotgen.schedule.base import Alias, Config, Kernel, Knob, Template, Views, dense_strides
-from aotgen.schedule.copy import border_fill, copy_nest, scan_kernel
+from aotgen.schedule.opaque.copy import border_fill, copy_nest, scan_kernel
 from aotgen.target.target import Target
 from aotgen.te.compute import Tensor, placeholder
 from aotgen.te.deep import deep

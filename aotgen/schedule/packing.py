@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from aotgen.schedule.dense.tiles import Panels, padded
 from aotgen.schedule.intrinsics import F32_BROADCAST, Intrinsic
-from aotgen.schedule.tiles import Panels, padded
 
 F32 = npt.NDArray[np.float32]
 

@@ -20,7 +20,7 @@ from aotgen.ir.graph import Graph, Group, Value
 from aotgen.memory.relations import is_view_op
 from aotgen.memory.storage import StorageMap, Use, resolve
 from aotgen.schedule.base import Config, Need, Template, View
-from aotgen.schedule.tiles import core_model
+from aotgen.schedule.dense.tiles import core_model
 from aotgen.target.target import Target
 
 MAX_RANK = 8

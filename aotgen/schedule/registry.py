@@ -13,40 +13,40 @@ from aotgen.target.target import Target
 @cache
 def anchor_templates() -> tuple[Template, ...]:
     """Every anchor template; one that is made for a special case stands before the general one."""
-    from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
-    from aotgen.schedule.conv2d_direct import Conv2dDirect
-    from aotgen.schedule.conv2d_first import Conv2dFirst
-    from aotgen.schedule.conv2d_fused_rows import Conv2dFusedRows
-    from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
-    from aotgen.schedule.conv2d_winograd import Conv2dWinograd
-    from aotgen.schedule.conv_dot import ConvDot, ConvTransposeDot
-    from aotgen.schedule.conv_grouped import ConvGrouped, ConvTransposeGrouped
-    from aotgen.schedule.conv_transpose import ConvTranspose
-    from aotgen.schedule.delay_line import DelayLine
-    from aotgen.schedule.int8_dense import Int8Dense
-    from aotgen.schedule.int8_depthwise import Int8Depthwise
-    from aotgen.schedule.int8_dsp_dense import Int8DspDense
-    from aotgen.schedule.int8_dsp_depthwise import Int8DspDepthwise
-    from aotgen.schedule.int8_dsp_taps import Int8DspTaps
-    from aotgen.schedule.int8_integer_sum import Int8IntegerSum
-    from aotgen.schedule.int8_mve_dense import Int8MveDense
-    from aotgen.schedule.int8_mve_depthwise import Int8MveDepthwise
-    from aotgen.schedule.int8_neon import Int8NeonDense
-    from aotgen.schedule.int8_neon_depthwise import Int8NeonDepthwise
-    from aotgen.schedule.int8_pool import Int8Pool
-    from aotgen.schedule.int8_softmax import Int8Softmax
-    from aotgen.schedule.int8_sum import Int8Sum
-    from aotgen.schedule.integer_lstm import IntegerLstm
-    from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
-    from aotgen.schedule.pairwise_coupling import PairwiseCoupling
-    from aotgen.schedule.pool2d import Pool2d
-    from aotgen.schedule.quantized_batch import QuantizedBatch
-    from aotgen.schedule.quantized_dense import QuantizedDense
-    from aotgen.schedule.quantized_depthwise import QuantizedDepthwise
-    from aotgen.schedule.recurrent import Recurrent
-    from aotgen.schedule.svdf import Svdf
-    from aotgen.schedule.top_k import TopK
-    from aotgen.schedule.tree_ensemble import TreeEnsemble
+    from aotgen.schedule.conv.conv2d_depthwise import Conv2dDepthwise
+    from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
+    from aotgen.schedule.conv.conv2d_first import Conv2dFirst
+    from aotgen.schedule.conv.conv2d_fused_rows import Conv2dFusedRows
+    from aotgen.schedule.conv.conv2d_pointwise import Conv2dPointwise
+    from aotgen.schedule.conv.conv_dot import ConvDot, ConvTransposeDot
+    from aotgen.schedule.conv.conv_grouped import ConvGrouped, ConvTransposeGrouped
+    from aotgen.schedule.conv.conv_transpose import ConvTranspose
+    from aotgen.schedule.conv.pool2d import Pool2d
+    from aotgen.schedule.dense.matmul_gemm import MatmulBatch, MatmulGemm
+    from aotgen.schedule.int8.dsp.dense import Int8DspDense
+    from aotgen.schedule.int8.dsp.depthwise import Int8DspDepthwise
+    from aotgen.schedule.int8.dsp.depthwise_taps import Int8DspTaps
+    from aotgen.schedule.int8.integer_sum import Int8IntegerSum
+    from aotgen.schedule.int8.mve.dense import Int8MveDense
+    from aotgen.schedule.int8.mve.depthwise import Int8MveDepthwise
+    from aotgen.schedule.int8.neon.dense import Int8NeonDense
+    from aotgen.schedule.int8.neon.depthwise import Int8NeonDepthwise
+    from aotgen.schedule.int8.neon.sum import Int8Sum
+    from aotgen.schedule.int8.pool import Int8Pool
+    from aotgen.schedule.int8.quantized_batch import QuantizedBatch
+    from aotgen.schedule.int8.quantized_dense import QuantizedDense
+    from aotgen.schedule.int8.quantized_depthwise import QuantizedDepthwise
+    from aotgen.schedule.int8.softmax import Int8Softmax
+    from aotgen.schedule.int8.x86.dense import Int8Dense
+    from aotgen.schedule.int8.x86.depthwise import Int8Depthwise
+    from aotgen.schedule.opaque.delay_line import DelayLine
+    from aotgen.schedule.opaque.integer_lstm import IntegerLstm
+    from aotgen.schedule.opaque.pairwise_coupling import PairwiseCoupling
+    from aotgen.schedule.opaque.recurrent import Recurrent
+    from aotgen.schedule.opaque.svdf import Svdf
+    from aotgen.schedule.opaque.top_k import TopK
+    from aotgen.schedule.opaque.tree_ensemble import TreeEnsemble
+    from aotgen.schedule.winograd.conv2d_winograd import Conv2dWinograd
 
     return (
         Conv2dPointwise(),

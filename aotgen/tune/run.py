@@ -98,7 +98,7 @@ class Tunable:
 
     def _tasks(self, graph: Graph) -> list[Task]:
         from aotgen.passes.pipeline import runs_plan_step
-        from aotgen.schedule.fuse_rows import candidate_chains
+        from aotgen.schedule.conv.fuse_rows import candidate_chains
 
         step = "fuse_rows"
         fuses = runs_plan_step(step, self.options.opt_level, self.options.disabled_passes)

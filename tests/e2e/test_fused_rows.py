@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import aotgen
-from aotgen.schedule import fuse_rows
+from aotgen.schedule.conv import fuse_rows
 from support import require_tool
 from tests.e2e.layout_models import Builder
 from tests.e2e.test_fuzz import check_built

@@ -10,9 +10,9 @@ from kernels.conv_cases import variant_case
 from kernels.harness import Case, check_cases
 from kernels.test_kernels import check_emulated, require_isa, target_of, with_sampled_knobs
 
-from aotgen.schedule.conv_dot import ConvDot, ConvTransposeDot
-from aotgen.schedule.conv_grouped import ConvGrouped, ConvTransposeGrouped
-from aotgen.schedule.conv_transpose import ConvTranspose
+from aotgen.schedule.conv.conv_dot import ConvDot, ConvTransposeDot
+from aotgen.schedule.conv.conv_grouped import ConvGrouped, ConvTransposeGrouped
+from aotgen.schedule.conv.conv_transpose import ConvTranspose
 from aotgen.target.target import Target
 
 TRANSPOSE, GROUPED, TRANSPOSE_GROUPED = ConvTranspose(), ConvGrouped(), ConvTransposeGrouped()

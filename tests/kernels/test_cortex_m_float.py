@@ -13,14 +13,14 @@ from kernels import test_conv_variants, test_recurrent
 from kernels.harness import Case, build, check_cases, conv_case, matmul_case, run_cases
 from kernels.test_kernels import all_cases, remainder_cases, with_sampled_knobs
 
-from aotgen.schedule import cortex_m_tile
-from aotgen.schedule.asm_tile import MAX_OPERANDS, Reduction
 from aotgen.schedule.base import Config
-from aotgen.schedule.conv2d_direct import Conv2dDirect
-from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
-from aotgen.schedule.cortex_m_tile import MAX_SUMS, UNROLL, asm_tile, step_instructions
-from aotgen.schedule.matmul_gemm import MatmulGemm
-from aotgen.schedule.tiles import tiles
+from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
+from aotgen.schedule.conv.conv2d_pointwise import Conv2dPointwise
+from aotgen.schedule.dense import cortex_m_tile
+from aotgen.schedule.dense.asm_tile import MAX_OPERANDS, Reduction
+from aotgen.schedule.dense.cortex_m_tile import MAX_SUMS, UNROLL, asm_tile, step_instructions
+from aotgen.schedule.dense.matmul_gemm import MatmulGemm
+from aotgen.schedule.dense.tiles import tiles
 from aotgen.target.board import load_board
 from aotgen.target.target import Target
 

@@ -20,7 +20,7 @@ from kernels.test_kernels import (
 from aotgen.ir.graph import Graph, Group, Node, Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.schedule.base import Config
-from aotgen.schedule.conv2d_fused_rows import Conv2dFusedRows
+from aotgen.schedule.conv.conv2d_fused_rows import Conv2dFusedRows
 from aotgen.schedule.registry import anchor_templates
 from aotgen.target.target import Isa, Target
 from tests.support import require_tool

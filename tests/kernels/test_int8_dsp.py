@@ -14,7 +14,7 @@ from cortex_m_runs import CC, cortex_m
 from kernels.integer_cases import qconv_case, qmatmul_case
 from kernels.integer_harness import IntegerCase, build, check
 
-from aotgen.schedule.int8_dsp_dense import Int8DspDense
+from aotgen.schedule.int8.dsp.dense import Int8DspDense
 from aotgen.schedule.intrinsics import S16S8_SMLAD
 from aotgen.target.target import Target
 

@@ -12,7 +12,7 @@ from kernels.integer_cases import qconv_case
 from kernels.integer_harness import IntegerCase, check
 
 from aotgen.ir.types import Requant
-from aotgen.schedule.int8_dsp_depthwise import Int8DspDepthwise
+from aotgen.schedule.int8.dsp.depthwise import Int8DspDepthwise
 from aotgen.target.target import Target
 
 DEPTHWISE = Int8DspDepthwise()

@@ -16,7 +16,7 @@ from kernels.integer_cases import qconv_case, qmatmul_case
 from kernels.integer_harness import IntegerCase, check
 
 from aotgen.schedule.base import Config, ScheduleError
-from aotgen.schedule.int8_mve_dense import Int8MveDense
+from aotgen.schedule.int8.mve.dense import Int8MveDense
 from aotgen.schedule.intrinsics import S8_VMLADAV
 from aotgen.target.target import Target
 

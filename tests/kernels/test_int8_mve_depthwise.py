@@ -12,7 +12,7 @@ from kernels.integer_cases import qconv_case
 from kernels.integer_harness import IntegerCase, build, check
 
 from aotgen.schedule.base import Config
-from aotgen.schedule.int8_mve_depthwise import Int8MveDepthwise
+from aotgen.schedule.int8.mve.depthwise import Int8MveDepthwise
 from aotgen.target.target import Target
 
 DEPTHWISE = Int8MveDepthwise()

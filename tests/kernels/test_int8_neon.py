@@ -9,8 +9,8 @@ from kernels.harness import flags_of
 from kernels.integer_cases import qconv_case, qmatmul_case
 from kernels.integer_harness import IntegerCase, check
 
-from aotgen.schedule.int8_neon import Int8NeonDense
-from aotgen.schedule.int8_neon_depthwise import Int8NeonDepthwise
+from aotgen.schedule.int8.neon.dense import Int8NeonDense
+from aotgen.schedule.int8.neon.depthwise import Int8NeonDepthwise
 from aotgen.target.target import Target
 from support import require_tool
 

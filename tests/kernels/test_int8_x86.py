@@ -13,9 +13,9 @@ from kernels.integer_harness import IntegerCase, check
 
 from aotgen.ir.types import DType, Requant
 from aotgen.schedule.base import Template
-from aotgen.schedule.int8_dense import Int8Dense, split
-from aotgen.schedule.int8_depthwise import Int8Depthwise
-from aotgen.schedule.int8_x86 import epilogue_of
+from aotgen.schedule.int8.x86.dense import Int8Dense, split
+from aotgen.schedule.int8.x86.depthwise import Int8Depthwise
+from aotgen.schedule.int8.x86.operands import epilogue_of
 from aotgen.target.host import detect_host, host_runs
 from aotgen.target.target import Target
 from support import require, require_tool

@@ -12,9 +12,9 @@ from kernels.integer_cases import KINDS, NEST, integer_case
 from kernels.integer_harness import IntegerCase, check
 
 from aotgen.ir.types import DType
-from aotgen.schedule.quantized_batch import QuantizedBatch
-from aotgen.schedule.quantized_dense import QuantizedDense
-from aotgen.schedule.quantized_depthwise import QuantizedDepthwise
+from aotgen.schedule.int8.quantized_batch import QuantizedBatch
+from aotgen.schedule.int8.quantized_dense import QuantizedDense
+from aotgen.schedule.int8.quantized_depthwise import QuantizedDepthwise
 from aotgen.target.board import ISA_CFLAGS, load_board
 from aotgen.target.host import host_runs
 from aotgen.target.target import Isa, Target

@@ -12,6 +12,7 @@ import pytest
 from aotgen.codegen.simd import simd_header
 from aotgen.ir.types import DType
 from aotgen.schedule.base import ScheduleError
+from aotgen.schedule.dense.tiles import check_tile
 from aotgen.schedule.intrinsics import (
     INTRINSICS,
     S8_SDOT,
@@ -20,7 +21,6 @@ from aotgen.schedule.intrinsics import (
     Intrinsic,
     intrinsics_for,
 )
-from aotgen.schedule.tiles import check_tile
 from aotgen.target.board import load_board
 from aotgen.target.target import Target
 from support import require_tool

@@ -24,12 +24,12 @@ from kernels.harness import (
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.schedule.base import Config, ScheduleError
-from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
-from aotgen.schedule.conv2d_direct import Conv2dDirect
-from aotgen.schedule.conv2d_first import Conv2dFirst
-from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
-from aotgen.schedule.matmul_gemm import MatmulBatch, MatmulGemm
-from aotgen.schedule.pool2d import Pool2d
+from aotgen.schedule.conv.conv2d_depthwise import Conv2dDepthwise
+from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
+from aotgen.schedule.conv.conv2d_first import Conv2dFirst
+from aotgen.schedule.conv.conv2d_pointwise import Conv2dPointwise
+from aotgen.schedule.conv.pool2d import Pool2d
+from aotgen.schedule.dense.matmul_gemm import MatmulBatch, MatmulGemm
 from aotgen.target.board import load_board
 from aotgen.target.host import detect_host
 from aotgen.target.target import Isa, Target

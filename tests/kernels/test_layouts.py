@@ -28,8 +28,8 @@ from kernels.test_kernels import (
 
 from aotgen.ir.types import DType
 from aotgen.schedule.base import Need, View
-from aotgen.schedule.copy import border_fill, copy_nest
 from aotgen.schedule.layouts import in_layout, with_layouts
+from aotgen.schedule.opaque.copy import border_fill, copy_nest
 from aotgen.target.target import Isa, Target
 from support import require_tool
 

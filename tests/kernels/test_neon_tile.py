@@ -14,17 +14,17 @@ import pytest
 from kernels.harness import Case, build, check_cases, conv_case, matmul_case, run_cases
 from kernels.test_kernels import target_of
 
-import aotgen.schedule.dense_tile as dense_tile
-from aotgen.schedule.asm_tile import MAX_OPERANDS, Reduction
+import aotgen.schedule.dense.tile as dense_tile
 from aotgen.schedule.base import Config, ScheduleError
-from aotgen.schedule.conv2d_depthwise import Conv2dDepthwise
-from aotgen.schedule.conv2d_direct import Conv2dDirect
-from aotgen.schedule.conv2d_pointwise import Conv2dPointwise
+from aotgen.schedule.conv.conv2d_depthwise import Conv2dDepthwise
+from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
+from aotgen.schedule.conv.conv2d_pointwise import Conv2dPointwise
+from aotgen.schedule.dense.asm_tile import MAX_OPERANDS, Reduction
+from aotgen.schedule.dense.matmul_gemm import MatmulGemm
+from aotgen.schedule.dense.neon_tile import asm_tile
+from aotgen.schedule.dense.neon_tile_cost import MAX_SUMS, Way, quad_instructions
+from aotgen.schedule.dense.tiles import tiles
 from aotgen.schedule.layouts import with_layouts
-from aotgen.schedule.matmul_gemm import MatmulGemm
-from aotgen.schedule.neon_tile import asm_tile
-from aotgen.schedule.neon_tile_cost import MAX_SUMS, Way, quad_instructions
-from aotgen.schedule.tiles import tiles
 from aotgen.target.board import load_board
 from support import require_tool
 

@@ -13,7 +13,7 @@ import pytest
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.schedule.base import Config, ScheduleError
-from aotgen.schedule.recurrent import Recurrent
+from aotgen.schedule.opaque.recurrent import Recurrent
 from aotgen.target.target import Isa
 from tests.kernels.harness import Case, build, check_cases
 from tests.kernels.test_kernels import check_emulated, require_isa, target_of

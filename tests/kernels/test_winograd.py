@@ -29,10 +29,10 @@ from kernels.test_kernels import (
 from aotgen.ir.graph import Graph, Group, Value
 from aotgen.ir.types import DType, TensorType
 from aotgen.schedule.base import Config, ScheduleError
-from aotgen.schedule.conv2d_winograd import MAX_ERROR, Conv2dWinograd
 from aotgen.schedule.layouts import with_layouts
 from aotgen.schedule.plan import alternatives
-from aotgen.schedule.winograd_transform import (
+from aotgen.schedule.winograd.conv2d_winograd import MAX_ERROR, Conv2dWinograd
+from aotgen.schedule.winograd.transform import (
     SIZES,
     TRANSFORMS,
     expected_error,

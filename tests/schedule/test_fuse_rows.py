@@ -14,9 +14,9 @@ from aotgen.ir import interpreter
 from aotgen.ir.graph import Graph, Group
 from aotgen.ir.verifier import verify
 from aotgen.options import CompileOptions
-from aotgen.schedule import fuse_rows as step
 from aotgen.schedule.base import Config, Template
-from aotgen.schedule.fuse_rows import candidate_chains, fuse_rows, merge_groups
+from aotgen.schedule.conv import fuse_rows as step
+from aotgen.schedule.conv.fuse_rows import candidate_chains, fuse_rows, merge_groups
 from aotgen.schedule.plan import alternatives, choose
 from aotgen.target.target import Target
 from tests.e2e.layout_models import Builder

@@ -13,7 +13,7 @@ from te.nest_harness import ISA_FLAGS, MAIN, MATH, WARNINGS, elements, strided
 from aotgen.codegen.environment import render
 from aotgen.ir.types import DType
 from aotgen.schedule.base import Kernel, View, dense_strides
-from aotgen.schedule.copy import border_fill, copy_nest
+from aotgen.schedule.opaque.copy import border_fill, copy_nest
 from aotgen.target.target import Target
 
 TARGET = Target("avx2")

@@ -20,7 +20,7 @@ from aotgen.cli.main import call
 from aotgen.ir.graph import Group
 from aotgen.schedule import registry
 from aotgen.schedule.base import Config, Kernel, Knob, Need, ScheduleError, Template, Views
-from aotgen.schedule.conv2d_direct import Conv2dDirect
+from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
 from aotgen.target.target import Target
 from tests.models import model
 

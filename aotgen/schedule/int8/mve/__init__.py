@@ -1,0 +1,1 @@
+"""Kernels of 8-bit integers on MVE (Helium, Cortex-M55)."""

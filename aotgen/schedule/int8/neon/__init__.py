@@ -1,0 +1,1 @@
+"""Kernels of 8-bit integers on NEON."""
