@@ -1,11 +1,12 @@
 """Runs of layers that compute by rows together, so that only the rows between them lie in memory.
 
-The layers of a region run in a loop. A step computes ``rows`` rows of the last layer, and of every
-other layer those rows that the layers behind it need for that; none is computed twice. Between two
-layers stands a row buffer in place of the whole map: the rows that the next step still reads are
-moved to its front, then the new ones are written behind them. Patch-based inference (Lin et al.,
-MCUNetV2, 2021) saves the same memory by computing the borders of patches again; with patches as
-wide as the map there are none.
+The layers of a region run in a loop. A step computes some rows of the last layer, or one row in so
+many steps, and of every other layer those rows that the layers behind it need for that; none is
+computed twice. Between two layers stands a row buffer in place of the whole map: the rows that the
+next step still reads are moved to its front, then the new ones are written behind them. In short
+steps a buffer holds little more than the rows of one window. Patch-based inference (Lin et al.,
+MCUNetV2, 2021) saves memory by computing the borders of patches again; with patches as wide as the
+map there are none.
 
 A kernel computes output rows [r0, r1) and reads an input by a pointer to its row 0, so that a
 buffer that begins with row b is passed as a pointer b rows in front of it.
@@ -14,30 +15,83 @@ buffer that begins with row b is passed as a pointer b rows in front of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from aotgen.ir.graph import Group, Node
+from aotgen.ir.graph import Group
 from aotgen.memory.liveness import widened
+from aotgen.memory.row_windows import Window
 from aotgen.memory.storage import Placement, Storage
-from aotgen.ops.registry import OpPattern, op_def
 from aotgen.schedule.base import Kernel
 
-STEP_ROWS = (1, 2, 4, 8)
-"""Rows of the last layer in a step: more rows, fewer calls of kernels, larger buffers."""
+STEPS = ((8, 1), (4, 1), (2, 1), (1, 1), (1, 2), (1, 4), (1, 8), (1, 16))
+"""Rows of the last layer in how many steps: more rows, fewer calls of kernels, larger buffers."""
 
-_WINDOWED = frozenset({"qconv", "qavg_pool", "max_pool"})
+SINGLE_ROW = 1.08
+"""What memory counts where a step has one row of the last layer: kernels prepare some of what they
+read with each call, which costs time.
+"""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How far something has come: by step t the first ``rows(t)`` rows."""
+    """How far something has come: by the end of step t the first ``rows(t)`` of ``end`` rows, about
+    ``slope`` rows in ``per`` steps.
+    """
 
     slope: int
     offset: int
+    per: int
     end: int
 
     def rows(self, step: int) -> int:
-        return 0 if step < 0 else max(0, min(self.end, self.slope * step + self.offset))
+        return max(0, min(self.end, (self.slope * step + self.offset) // self.per))
+
+    @property
+    def start(self) -> int:
+        """A step before which there are no rows, nor many steps before the first."""
+        return -(self.offset // self.slope) - 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether no step has more than a row."""
+        return self.slope <= self.per
+
+    def later(self, steps: int) -> Pace:
+        """The same, so many steps later."""
+        return replace(self, offset=self.offset - self.slope * steps)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Which rows of a buffer are not read any more: by the end of step t the first ``stride`` *
+    ``pace.rows(t)`` - ``pad``. ``pace`` is a reader's.
+    """
+
+    pace: Pace
+    stride: int
+    pad: int
+
+    def rows(self, step: int) -> int:
+        return self.stride * self.pace.rows(step) - self.pad
+
+    @classmethod
+    def least(cls, drops: Sequence[Drop]) -> Drop:
+        """What is dropped where all of these readers have to be done; their slopes are the same."""
+        if len({drop.stride for drop in drops}) > 1:
+            drops = [drop.of_single_rows() for drop in drops]
+        first = min(drops, key=lambda drop: drop.pace.offset).pace
+        end = min(drop.pace.end for drop in drops)
+        return cls(replace(first, end=end), drops[0].stride, max(drop.pad for drop in drops))
+
+    def of_single_rows(self) -> Drop:
+        """One of stride 1 that drops no more, and at most ``stride`` - 1 rows less."""
+        p, n = self.pace, self.stride
+        pace = Pace(n * p.slope, n * p.offset, p.per, n * p.end)
+        return Drop(pace, 1, self.pad + n - 1)
+
+    def later(self, steps: int) -> Drop:
+        """The same, so many steps later."""
+        return replace(self, pace=self.pace.later(steps))
 
 
 @dataclass(frozen=True)
@@ -48,13 +102,13 @@ class RowBuffer:
         row_bytes: from one row to the next.
         rows: most rows in the buffer at a time.
         written: the rows that its writers have finished by the end of a step.
-        dropped: the rows that nothing reads any more: by step t those of step t - 1.
+        dropped: the rows that nothing reads any more by then.
     """
 
     row_bytes: int
     rows: int
     written: Pace
-    dropped: Pace
+    dropped: Drop
 
     @property
     def bytes(self) -> int:
@@ -62,7 +116,24 @@ class RowBuffer:
 
     def first_row(self, step: int) -> int:
         """The row at the buffer's front during a step."""
-        return min(self.dropped.rows(step - 1), self.written.rows(step - 1))
+        return max(0, min(self.dropped.rows(step - 1), self.written.rows(step - 1)))
+
+    def most_rows(self) -> int:
+        """Most rows at a time: what is read behind the first dropped row repeats every ``per``
+        steps, or the map ends.
+        """
+        most, behind = 0, 0
+        step = self.written.start
+        while behind <= self.written.per and self.written.rows(step - 1) < self.written.end:
+            first = self.first_row(step)
+            most = max(most, self.written.rows(step) - first)
+            behind += first > 0
+            step += 1
+        return most
+
+    def later(self, steps: int) -> RowBuffer:
+        """The same, so many steps later."""
+        return replace(self, written=self.written.later(steps), dropped=self.dropped.later(steps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +141,6 @@ class Region:
     """Layers [first, last] in a loop of ``steps``.
 
     Attributes:
-        rows: of the last layer in a step.
         paces: of each of the layers, by its index.
         units: of the kernel's rows in a row of the map, by layer.
         buffers: the storages inside.
@@ -79,22 +149,12 @@ class Region:
     first: int
     last: int
     steps: int
-    rows: int
     paces: Mapping[int, Pace]
     units: Mapping[int, int]
     buffers: Mapping[Storage, RowBuffer]
 
     def __contains__(self, layer: int) -> bool:
         return self.first <= layer <= self.last
-
-
-@dataclass(frozen=True)
-class Window:
-    """Rows of an input that output row r reads: [r * stride - pad, r * stride - pad + reach)."""
-
-    stride: int
-    pad: int
-    reach: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,49 +164,29 @@ class RowLayer:
     Attributes:
         group: None for a layout copy.
         kernel: rendered, for its rows.
-        reads: where its activations lie.
+        reads: where each of its activations lies, and the windows through which its output rows
+            read it (``windows_of``); no windows where they are not known.
         writes: where its outputs lie.
         scratch_bytes: of its kernel.
     """
 
     group: Group | None
     kernel: Kernel
-    reads: tuple[Placement, ...]
+    reads: tuple[tuple[Placement, tuple[Window, ...]], ...]
     writes: tuple[Placement, ...]
     scratch_bytes: int
 
 
-def window_of(group: Group) -> Window | None:
-    """Which rows of its activations a Group's output rows read; None where that is not known, or
-    where an output row is not a row of the input's map.
-    """
-    anchor = group.nodes[0]
-    if any(len(v.shape) < 3 or v.shape[0] != 1 for v in (*group.activations, group.output)):
-        return None
-    if anchor.op in _WINDOWED and len(group.nodes) == 1:
-        return _convolution(anchor)
-    maps = {v.shape[1] for v in (*group.activations, group.output)}
-    alike = len(maps) == 1 and all(
-        op_def(n.op).pattern in (OpPattern.ELEMENTWISE, OpPattern.BROADCAST) for n in group.nodes
-    )
-    return Window(1, 0, 1) if alike else None
-
-
-def _convolution(node: Node) -> Window:
-    attrs = node.attrs
-    taps = node.input(1).shape[1] if node.op == "qconv" else attrs["kernel"][0]
-    reach = (int(taps) - 1) * int(attrs["dilations"][0]) + 1
-    return Window(int(attrs["strides"][0]), int(attrs["pads"][0]), reach)
-
-
-def _units(layer: RowLayer, window: Window | None) -> int:
+def _units(layer: RowLayer) -> int:
     """Of the kernel's rows in a row of the output's map; 0 where they are something else."""
     if layer.group is None or not layer.kernel.by_rows or len(layer.group.outputs) != 1:
         return 0
     shape = layer.group.output.shape
-    if len(shape) < 3 or shape[0] != 1 or window is None:
+    if len(shape) < 3 or shape[0] != 1 or not all(windows for _, windows in layer.reads):
         return 0
     units, rest = divmod(layer.kernel.rows, shape[1])
+    if units > 1 and any(node.op == "conv" for node in layer.group.nodes):
+        return 0  # pieces of pixels, which may be uneven
     return 0 if rest else units
 
 
@@ -197,13 +237,8 @@ class RowStreaming:
         self.spans = spans
         self.external = external
         self.align = align
-        self.windows = [
-            window_of(g) if (g := layer.group) is not None else None for layer in layers
-        ]
         self.heights = [_height(layer) for layer in layers]
-        self.units = [
-            _units(layer, window) for layer, window in zip(layers, self.windows, strict=True)
-        ]
+        self.units = [_units(layer) for layer in layers]
         self.maps = {p.storage: _is_map(p.storage, self.external) for p in self._places()}
         self.readers = self._readers()
         self.beginning: dict[int, list[Storage]] = {}
@@ -214,24 +249,31 @@ class RowStreaming:
 
     def _places(self) -> Iterable[Placement]:
         for layer in self.layers:
-            yield from (*layer.reads, *layer.writes)
+            yield from (*(place for place, _ in layer.reads), *layer.writes)
 
     def regions(self) -> list[Region]:
-        """Disjoint regions, in order, that lower the largest sum of live memory; one after the
-        other, each where that sum is reached, while it falls.
+        """Disjoint regions, in order, that lower the largest sum of live memory: of those chosen
+        with and without regard to ``SINGLE_ROW`` the first, unless it costs more than that.
         """
+        usual, least = self._search(SINGLE_ROW), self._search(1.0)
+        chosen = usual if self._peak(usual)[0] <= SINGLE_ROW * self._peak(least)[0] else least
+        return sorted(chosen, key=lambda r: r.first)
+
+    def _search(self, single_row: float) -> list[Region]:
+        """Regions one after the other, each where the largest sum is reached, while it falls."""
         chosen: list[Region] = []
         peak, where = self._peak(chosen)
         while True:
-            best: tuple[int, int, int] | None = None
+            best: tuple[float, int, int] | None = None
             found: Region | None = None
             for region in self._candidates(where, chosen):
                 size, _ = self._peak([*chosen, region])
-                score = (size, region.last - region.first, region.steps)
+                weight = single_row if region.paces[region.last].is_single else 1.0
+                score = (size * weight, region.last - region.first, region.steps)
                 if size < peak and (best is None or score < best):
                     best, found = score, region
             if found is None:
-                return sorted(chosen, key=lambda r: r.first)
+                return chosen
             chosen.append(found)
             peak, where = self._peak(chosen)
 
@@ -250,18 +292,22 @@ class RowStreaming:
         while high + 1 < len(self.layers) and free(high + 1):
             high += 1
         for last in range(max(where, low + 1), high + 1):
-            for rows in STEP_ROWS:
+            for rows, per in STEPS:
                 if rows < self.heights[last]:
-                    yield from self._regions(low, where, last, rows)
+                    yield from self._regions(low, where, last, rows, per)
 
-    def _regions(self, low: int, where: int, last: int, rows: int) -> Iterable[Region]:
+    def _regions(self, low: int, where: int, last: int, rows: int, per: int) -> Iterable[Region]:
         """Regions that end with layer ``last`` and begin with one of ``low`` to ``where``, as far
         as there are such: not with a layer whose output only layers outside read, nor where two
-        readers have different paces, or nothing lies between the layers.
+        readers have different paces, or nothing lies between the layers; nor where the first layer
+        is slower than a row a step.
+
+        Times count from the step in which the last layer has its first ``rows``, or would have if
+        it computed parts of rows. The others begin as many steps before as it takes none more rows
+        than usual to do so.
         """
         final = self.heights[last]
-        steps = -(-final // rows)
-        paces = {last: Pace(rows, rows, final)}
+        paces = {last: Pace(rows, rows, per, final)}
         buffers: dict[Storage, RowBuffer] = {}
         for first in range(last - 1, low - 1, -1):
             pace = self._demand(first, last, paces)
@@ -271,19 +317,26 @@ class RowStreaming:
             for storage in self.beginning.get(first, ()):
                 if self.spans[storage][1] > last:
                     continue
-                buffer = self._buffer(storage, first, last, steps, paces)
+                buffer = self._buffer(storage, first, last, paces)
                 if buffer is None:
                     return
                 buffers[storage] = buffer
-            if first <= where and buffers:
-                units = {i: self.units[i] for i in range(first, last + 1)}
-                yield Region(first, last, steps, rows, dict(paces), units, dict(buffers))
+            if first <= where and buffers and pace.slope >= per:
+                early = max(0, *(-p.start for p in paces.values()))
+                yield Region(
+                    first,
+                    last,
+                    -(-final * per // rows) + early,
+                    {i: p.later(early) for i, p in paces.items()},
+                    {i: self.units[i] for i in range(first, last + 1)},
+                    {s: b.later(early) for s, b in buffers.items()},
+                )
 
     def _readers(self) -> list[list[int]]:
         """Of each layer those behind it that read the storages which it writes."""
         by_storage: dict[Storage, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            for storage in {place.storage for place in layer.reads}:
+            for storage in {place.storage for place, _ in layer.reads}:
                 by_storage.setdefault(storage, []).append(index)
         return [
             sorted(
@@ -300,19 +353,23 @@ class RowStreaming:
     def _demand(self, index: int, last: int, paces: Mapping[int, Pace]) -> Pace | None:
         """The pace at which a layer must compute for its readers."""
         demands = []
+        written = {place.storage for place in self.layers[index].writes}
         for reader in self.readers[index]:
             if reader > last:
                 break
-            window = self.windows[reader]
-            assert window is not None
             pace = paces[reader]
-            demands.append(
-                Pace(
-                    window.stride * pace.slope,
-                    window.stride * (pace.offset - 1) + window.reach - window.pad,
-                    window.stride * (pace.end - 1) + window.reach - window.pad,
-                )
-            )
+            for place, windows in self.layers[reader].reads:
+                if place.storage in written:
+                    demands += [
+                        Pace(
+                            window.stride * pace.slope,
+                            window.stride * pace.offset
+                            + (window.reach - window.pad - window.stride) * pace.per,
+                            pace.per,
+                            window.stride * (pace.end - 1) + window.reach - window.pad,
+                        )
+                        for window in windows
+                    ]
         if not demands or len({d.slope for d in demands}) != 1:
             return None
         height = self.heights[index]
@@ -322,17 +379,17 @@ class RowStreaming:
             end = height
             if min(d.end for d in demands) < height:
                 return None
-        return Pace(demands[0].slope, max(d.offset for d in demands), end)
+        return replace(demands[0], offset=max(d.offset for d in demands), end=end)
 
     def _buffer(
         self,
         storage: Storage,
         first: int,
         last: int,
-        steps: int,
         paces: Mapping[int, Pace],
     ) -> RowBuffer | None:
-        writers, dropped = [], []
+        writers: list[Pace] = []
+        dropped: list[Drop] = []
         row = storage.view.strides[1]
         for index in range(first, last + 1):
             layer = self.layers[index]
@@ -341,28 +398,22 @@ class RowStreaming:
                     if not self._fits(place, row):
                         return None
                     writers.append(paces[index])
-            for place in layer.reads:
+            pace = paces[index]
+            for place, windows in layer.reads:
                 if place.storage is storage:
                     if not self._fits(place, row):
                         return None
-                    window, pace = self.windows[index], paces[index]
-                    assert window is not None
-                    dropped.append(
-                        Pace(
-                            window.stride * pace.slope,
-                            window.stride * pace.offset - window.pad,
-                            window.stride * pace.end - window.pad,
-                        )
-                    )
-        if not writers or not dropped or len({p.slope for p in (*writers, *dropped)}) != 1:
+                    dropped += [Drop(pace, w.stride, w.pad) for w in windows]
+        if not writers or not dropped:
+            return None
+        slopes = {p.slope for p in writers} | {d.stride * d.pace.slope for d in dropped}
+        if len(slopes) != 1:
             return None
         # Several writers, each of other channels: a row is there when the slowest has written it.
         if len({(p.offset, p.end) for p in writers}) != 1:
             return None
-        least = min(dropped, key=lambda p: p.offset)
-        buffer = RowBuffer(row * storage.root.dtype.size, 0, writers[0], least)
-        rows = max(buffer.written.rows(step) - buffer.first_row(step) for step in range(steps))
-        return RowBuffer(buffer.row_bytes, rows, buffer.written, least)
+        buffer = RowBuffer(row * storage.root.dtype.size, 0, writers[0], Drop.least(dropped))
+        return replace(buffer, rows=buffer.most_rows())
 
     def _fits(self, place: Placement, row: int) -> bool:
         """Whether a placement's rows are the storage's."""

@@ -397,6 +397,10 @@ class Template(ABC):
     """
 
     name: str
+    streams = True
+    """Whether layers with its kernels may compute by rows together: where a kernel counts as many
+    rows as its output's map has, they are those, and none costs more for being computed alone.
+    """
 
     @abstractmethod
     def applies(self, group: Group, target: Target) -> str | None:
@@ -449,6 +453,18 @@ class Template(ABC):
         from aotgen.schedule.layouts import with_layouts
 
         return with_layouts(config, x, y)
+
+    def clipped(self, group: Group, target: Target, config: Config) -> Config | None:
+        """The config that asks for no zeros around its input and is else like ``config``; None
+        where ``config`` asks for none, or the template cannot do without.
+        """
+        return None
+
+    def by_rows(self, group: Group, target: Target, config: Config) -> Config | None:
+        """The config whose kernel computes rows of the output's map one by one and asks for no
+        zeros around its input; None where ``config``'s does, or the template has no such kernel.
+        """
+        return None
 
     def may_alias(self, group: Group, value: Value) -> Alias:
         """Whether the output may be written over activation ``value``."""

@@ -400,9 +400,13 @@ def plan_graph(
     """
     if graph.groups is None:
         raise InternalError("plan needs a graph with groups: run fuse_ops first")
-    choices = choose(graph, target, measured, blocks)
+    return resolved(graph, choose(graph, target, measured, blocks), target)
+
+
+def resolved(graph: Graph, choices: dict[str, Choice], target: Target) -> Plan:
+    """The plan of these choices, by Group name: with memory for every value."""
     uses: list[tuple[Value, Use]] = []
-    for group in graph.groups:
+    for group in graph.groups or []:
         if group.name in choices:
             uses.extend(group_uses(group, choices[group.name], target))
     return Plan(choices, resolve(graph, uses))

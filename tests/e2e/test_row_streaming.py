@@ -9,6 +9,7 @@ shows.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,20 +23,36 @@ from tests.tflite_builder import ModelBuilder
 
 
 class Network:
-    """A random int8 network over one image."""
+    """A random network over one image, int8 or float32."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, is_float: bool = False) -> None:
+        self.is_float = is_float
         self.rng = np.random.default_rng(seed)
         self.b = ModelBuilder()
         size = (int(self.rng.integers(17, 34)), int(self.rng.integers(9, 20)))
         shape = (1, *size, int(self.rng.choice([1, 3, 4])))
         self.count = 0
-        self.x = self.b.input("x", shape, "int8", 0.04, -5)
+        self.x = self.b.input("x", shape, *self.kind())
         self.shape = shape
 
     def name(self) -> str:
         self.count += 1
         return f"t{self.count}"
+
+    def kind(self, scale: float = 0.04, zero: int = -5) -> tuple[Any, ...]:
+        """An activation's type."""
+        return ("float32",) if self.is_float else ("int8", scale, zero)
+
+    def weights(self, name: str, form: tuple[int, ...], scales: Any, axis: int = 0) -> int:
+        """A constant of random weights; ``scales``: one, or one for each output channel."""
+        drawn = self.rng.integers(-127, 128, form).astype(np.int8)
+        if self.is_float:
+            at = [1] * len(form)
+            at[axis] = -1
+            return self.b.const(name, (drawn * np.reshape(scales, at)).astype(np.float32))
+        if np.ndim(scales) == 0:
+            return self.b.const(name, drawn, scales, 0)
+        return self.b.const(name, drawn, list(scales), [0] * len(scales), axis)
 
     def _window(self, taps: int, stride: int, dilation: int, same: bool) -> tuple[int, int]:
         reach = (taps - 1) * dilation + 1
@@ -56,12 +73,13 @@ class Network:
         outputs = channels if depthwise else outputs
         form = (1, taps, taps, outputs) if depthwise else (outputs, taps, taps, channels)
         depth = taps * taps * (1 if depthwise else channels)
-        weights = rng.integers(-127, 128, form).astype(np.int8)
         scales = rng.uniform(0.004, 0.02, outputs) / depth**0.5
-        axis = 3 if depthwise else 0
-        w = self.b.const(f"w{self.count}", weights, list(scales), [0] * outputs, axis)
+        w = self.weights(f"w{self.count}", form, scales, 3 if depthwise else 0)
         bias = rng.integers(-2000, 2000, outputs).astype(np.int32)
-        c = self.b.const(f"c{self.count}", bias, list(0.04 * scales), [0] * outputs, 0)
+        if self.is_float:
+            c = self.b.const(f"c{self.count}", (bias * 0.04 * scales).astype(np.float32))
+        else:
+            c = self.b.const(f"c{self.count}", bias, list(0.04 * scales), [0] * outputs, 0)
         size = self._window(taps, stride, dilation, same)
         options = {
             "padding": "SAME" if same else "VALID",
@@ -74,7 +92,7 @@ class Network:
         if depthwise:
             options["depth_multiplier"] = 1
         self.shape = (1, *size, outputs)
-        out = (self.name(), self.shape, "int8", 0.04, -5)
+        out = (self.name(), self.shape, *self.kind())
         op = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
         self.x = self.b.op(op, [self.x, w, c], out=out, options=options, version=3)
 
@@ -88,19 +106,18 @@ class Network:
             "padding": "SAME", "stride_w": 2, "stride_h": 2, "filter_width": 3,
             "filter_height": 3,
         }  # fmt: skip
-        out = (self.name(), self.shape, "int8", 0.04, -5)
+        out = (self.name(), self.shape, *self.kind())
         self.x = self.b.op(kind, [self.x], out=out, options=options, version=2)
 
     def residual(self) -> None:
         """Two 3x3 convolutions around a sum with what they read."""
         before, shape = self.x, self.shape
         for _ in range(2):
-            weights = self.rng.integers(-127, 128, (shape[3], 3, 3, shape[3])).astype(np.int8)
-            w = self.b.const(f"w{self.count}r", weights, 0.002, 0)
-            out = (self.name(), shape, "int8", 0.04, -5)
+            w = self.weights(f"w{self.count}r", (shape[3], 3, 3, shape[3]), 0.002)
+            out = (self.name(), shape, *self.kind())
             options = {"padding": "SAME", "stride_w": 1, "stride_h": 1}
             self.x = self.b.op("CONV_2D", [self.x, w, None], out=out, options=options, version=3)
-        out = (self.name(), shape, "int8", 0.05, -3)
+        out = (self.name(), shape, *self.kind(0.05, -3))
         self.x = self.b.op("ADD", [before, self.x], out=out, version=2)
 
     def branches(self) -> None:
@@ -108,13 +125,12 @@ class Network:
         x, shape = self.x, self.shape
         parts = []
         for outputs, taps in ((5, 1), (3, 3)):
-            weights = self.rng.integers(-127, 128, (outputs, taps, taps, shape[3])).astype(np.int8)
-            w = self.b.const(f"w{self.count}b", weights, 0.003, 0)
-            out = (self.name(), (*shape[:3], outputs), "int8", 0.04, -5)
+            w = self.weights(f"w{self.count}b", (outputs, taps, taps, shape[3]), 0.003)
+            out = (self.name(), (*shape[:3], outputs), *self.kind())
             options = {"padding": "SAME", "stride_w": 1, "stride_h": 1}
             parts.append(self.b.op("CONV_2D", [x, w, None], out=out, options=options, version=3))
         self.shape = (*shape[:3], 8)
-        out = (self.name(), self.shape, "int8", 0.04, -5)
+        out = (self.name(), self.shape, *self.kind())
         self.x = self.b.op("CONCATENATION", parts, out=out, options={"axis": 3}, version=2)
 
     def finish(self) -> bytes:
@@ -122,8 +138,8 @@ class Network:
         return self.b.finish()
 
 
-def network(seed: int) -> bytes:
-    n = Network(seed)
+def network(seed: int, is_float: bool = False) -> bytes:
+    n = Network(seed, is_float)
     n.conv(8)
     for _ in range(int(n.rng.integers(4, 9))):
         step = str(n.rng.choice(["conv", "depthwise", "residual", "branches", "pool"]))
@@ -173,3 +189,40 @@ def test_bytes_are_the_same(seed: int, tmp_path: Path) -> None:
 def test_many_networks(seed: int, tmp_path: Path) -> None:
     require_tool("gcc")
     check(seed, "host-scalar" if seed % 2 else "host", tmp_path)
+
+
+def check_float(seed: int, board: str, folder: Path) -> tuple[int, int]:
+    """The same for float32, against layers one by one: bit by bit where no layer of those sums in
+    another order, as Winograd's do.
+    """
+    model = folder / "network.tflite"
+    model.write_bytes(network(seed, is_float=True))
+    project = aotgen.compile(model, board, folder / "ram", optimize="ram", weights="bin")
+    fast = aotgen.compile(model, board, folder / "speed", weights="bin")
+    graph = load(model)
+    x = graph.inputs[0]
+    drawn = np.random.default_rng(seed).normal(0, 2, x.shape).astype(np.float32)
+    wanted = interpreter.run(graph, {x.name: drawn})
+    quick, whole = QuickModel(project), QuickModel(fast).run({x.name: drawn})
+    reordered = any(
+        "winograd" in layer["template"] for p in (project, fast) for layer in p.manifest["layers"]
+    )
+    for got in (quick.run({x.name: drawn}), quick.run_in_arena({x.name: drawn})):
+        for array, value, alone in zip(got, wanted.values(), whole, strict=True):
+            assert np.abs(array - value).max() <= 1e-5 * np.abs(value).max()
+            assert reordered or np.array_equal(array, alone)
+    return project.manifest["arena_own_bytes"], fast.manifest["arena_own_bytes"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_floats_are_the_same(seed: int, tmp_path: Path) -> None:
+    require_tool("gcc")
+    small, large = check_float(seed, "host-scalar", tmp_path)
+    assert small <= large
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8, 80))
+def test_many_float_networks(seed: int, tmp_path: Path) -> None:
+    require_tool("gcc")
+    check_float(seed, "host-scalar" if seed % 2 else "host", tmp_path)

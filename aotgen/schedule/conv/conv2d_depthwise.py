@@ -10,6 +10,7 @@ lines of channels.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,16 @@ from aotgen.schedule.base import (
     ScheduleError,
     Template,
     Views,
+)
+from aotgen.schedule.conv.clipping import (
+    BORDER,
+    CLIPPED,
+    Strip,
+    can_clip,
+    has_taps,
+    input_need,
+    is_clipped,
+    strips,
 )
 from aotgen.schedule.conv.conv2d_direct import (
     alias,
@@ -146,8 +157,22 @@ class Conv2dDepthwise(Template):
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         node = group.nodes[0]
-        needs = {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+        needs = {**fused_needs(group), node.input(0).name: input_need(ConvShape.of(node), config)}
         return laid_out(needs, group, config, target)
+
+    def clipped(self, group: Group, target: Target, config: Config) -> Config | None:
+        shape = ConvShape.of(group.nodes[0])
+        if is_clipped(config) or not can_clip(shape, config):
+            return None
+        rows = max(s.extent for s in strips(shape, 1))
+        return _clipped_config(shape, rows, config, target)
+
+    def by_rows(self, group: Group, target: Target, config: Config) -> Config | None:
+        shape = ConvShape.of(group.nodes[0])
+        if not has_taps(shape, config):
+            return None
+        made = _clipped_config(shape, 1, config, target)
+        return None if made == config else made
 
     def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
         return planewise_layouts(group, target)
@@ -178,6 +203,16 @@ class Conv2dDepthwise(Template):
         shape = ConvShape.of(group.nodes[0])
         fused = make_fused(group, target, views)
         return DepthwiseWriter(group, shape, target, config, views, fused).kernel()
+
+
+def _clipped_config(shape: ConvShape, rows: int, config: Config, target: Target) -> Config:
+    """The config with clipped windows and the best tile for so many rows and the widest strip of
+    columns.
+    """
+    cols = max(s.extent for s in strips(shape, 2))
+    tile = best_tile(window_of(shape), rows, cols, target)
+    knobs = {**config.as_dict(), "oh_tile": tile[0], "ow_tile": tile[1], "c_block": 0}
+    return Config.of(**{**knobs, BORDER: CLIPPED})
 
 
 class DepthwiseWriter:
@@ -211,6 +246,11 @@ class DepthwiseWriter:
         cut = split_rest if by_rows else split_even
         self.rows = cut(shape.out[1], config.int("oh_tile"))
         self.cols = split_even(shape.out[2], config.int("ow_tile"))
+        self.clips: dict[tuple[int, Run], Strip] = {}
+        """By axis and run: which taps the windows take that are clipped."""
+        if is_clipped(config):
+            self.rows = self._cut(1, config.int("oh_tile"))
+            self.cols = self._cut(2, config.int("ow_tile"))
         self.outside = self.x.layout == "nchwc"
         block = 0 if self.outside else int(config.get("c_block", 0))
         self.block = block if block < shape.channels else 0
@@ -219,7 +259,33 @@ class DepthwiseWriter:
         self.steps = {"x": self.x.channel_step, **channel_steps(group, views, fused)}
         self.wide = padded(shape.channels, target.vl)
         self.bias = node.optional(2)
-        self.used = [(r.size, c.size) for r in self.rows for c in self.cols]
+        self.used = list({self._name(r, c): (r, c) for r in self.rows for c in self.cols}.values())
+
+    def _cut(self, axis: int, most: int) -> tuple[Run, ...]:
+        """Runs of tiles along an axis, none across two strips."""
+        runs: list[Run] = []
+        for strip in strips(self.shape, axis):
+            for run in split_even(strip.extent, most):
+                runs.append(replace(run, start=run.start + strip.start))
+                if strip.taps < self.shape.kernel[axis]:
+                    self.clips[axis, runs[-1]] = strip
+        return tuple(runs)
+
+    def _taken(self, axis: int, run: Run) -> range:
+        """The taps along an axis that a run's windows have inside."""
+        strip = self.clips.get((axis, run))
+        if strip is None:
+            return range(self.shape.kernel[axis])
+        return range(strip.first, strip.first + strip.taps)
+
+    def _name(self, rows: Run, cols: Run) -> str:
+        """Of the tile of a run of rows and one of columns, behind @KERNEL@_."""
+        name = f"tile_{rows.size}x{cols.size}"
+        for axis, run, word in ((1, rows, "rows"), (2, cols, "columns")):
+            if (axis, run) in self.clips:
+                taken = self._taken(axis, run)
+                name += f"_{word}_{taken.start}_{taken.stop - 1}"
+        return name
 
     def kernel(self) -> Kernel:
         """Render the kernel."""
@@ -229,7 +295,7 @@ class DepthwiseWriter:
         text = render(
             "kernels/conv2d_depthwise.c.j2",
             epilogue=fused.function,
-            tiles=[self.tile(h, w) for h, w in self.used],
+            tiles=[self.tile(rows, cols) for rows, cols in self.used],
             full=0 if self.outside else shape.channels // target.vl * target.vl,
             lanes=shape.channels % target.vl,
             outside=self.outside,
@@ -265,8 +331,15 @@ class DepthwiseWriter:
     def names(self) -> list[str]:
         return self.fused.tile_operands(self.bias is not None)
 
-    def tile(self, rows: int, cols: int) -> dict[str, Any]:
+    def tile(self, row_run: Run, col_run: Run) -> dict[str, Any]:
+        """What the template prints of the tile of a run of rows and one of columns."""
         window, xs = self.window, self.xs
+        rows, cols = row_run.size, col_run.size
+        taken = [
+            ky * window.kernel[1] + kx
+            for ky in self._taken(1, row_run)
+            for kx in self._taken(2, col_run)
+        ]
         held = self.hold and is_held(window, rows, cols, self.target)
         w = "w" if self.outside else "w + c"
         weight = [f"vload({terms(w, offset=t * self.wide)})" for t in range(window.taps)]
@@ -292,6 +365,7 @@ class DepthwiseWriter:
                     {"i": i, "weight": f"k{tap}" if held else weight[tap]}
                     for i in range(rows * cols)
                     for tap in _taps(window, iy, ix, i // cols, i % cols)
+                    if tap in taken
                 ]
                 if uses:
                     x = terms("x" if self.outside else "x + c", offset=iy * xs[1] + ix * xs[2])
@@ -301,11 +375,11 @@ class DepthwiseWriter:
             self._slide(outputs, inputs)
         return {
             "slides": slides,
-            "name": f"tile_{rows}x{cols}",
+            "name": self._name(row_run, col_run),
             "rows": rows,
             "cols": cols,
             "params": self._params(),
-            "held": weight if held else [],
+            "held": [(tap, weight[tap]) for tap in taken] if held else [],
             "outputs": outputs,
             "inputs": inputs,
         }
@@ -364,15 +438,17 @@ class DepthwiseWriter:
             return nest + [{"head": "if (r < r1) {", "body": rest} for rest in heights[1:]]
         inside = heights[0]
         if len(heights) > 1:
-            inside = [
-                {"head": f"if (r < {self.rows[0].count}) {{", "body": heights[0]},
-                {"head": "else {", "body": heights[1]},
-            ]
+            inside, before = [], 0
+            for run, body in zip(self.rows[:-1], heights[:-1], strict=True):
+                before += run.count
+                word = "else if" if inside else "if"
+                inside.append({"head": f"{word} (r < {before}) {{", "body": body})
+            inside.append({"head": "else {", "body": heights[-1]})
         return [loop("r", "r0", "r1", inside)]
 
     def _call(self, run: Run, cols: Run, t: str) -> str:
         kinds = {i.name: i.kind for i in self.fused.inputs}
-        before = self.rows[0].count if run is not self.rows[0] else 0
+        before = sum(r.count for r in self.rows[: self.rows.index(run)])
         start = 0 if self.by_rows else run.start - before * run.size
         step = 1 if self.by_rows else run.size
         args = []
@@ -390,7 +466,7 @@ class DepthwiseWriter:
                 parts.append(("c", self.steps.get(name, 1)))
             args.append(terms(name, *parts, ("r", row * step), (t, col * cols.size), offset=offset))
         args += ["from", "to"] if self.block else []
-        return f"@KERNEL@_tile_{run.size}x{cols.size}({', '.join(args)});"
+        return f"@KERNEL@_{self._name(run, cols)}({', '.join(args)});"
 
 
 def _taps(window: Window, iy: int, ix: int, oy: int, ox: int) -> list[int]:

@@ -28,6 +28,8 @@ from aotgen.schedule.base import (
     View,
     Views,
 )
+from aotgen.schedule.conv.clipped_rows import clipped_body, clipped_config, clipped_writers
+from aotgen.schedule.conv.clipping import can_clip, has_taps, input_need, is_clipped
 from aotgen.schedule.conv.conv_shape import ConvShape, Triple
 from aotgen.schedule.dense.blocking import (
     Problem,
@@ -341,8 +343,20 @@ class Conv2dDirect(DenseTemplate):
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
         node = group.nodes[0]
-        needs = {**fused_needs(group), node.input(0).name: ConvShape.of(node).need()}
+        needs = {**fused_needs(group), node.input(0).name: input_need(ConvShape.of(node), config)}
         return laid_out(needs, group, config, target)
+
+    def clipped(self, group: Group, target: Target, config: Config) -> Config | None:
+        shape = ConvShape.of(group.nodes[0])
+        if is_clipped(config) or not can_clip(shape, config):
+            return None
+        return clipped_config(shape, known_problem(group, self, target), config, target)
+
+    def by_rows(self, group: Group, target: Target, config: Config) -> Config | None:
+        shape = ConvShape.of(group.nodes[0])
+        if is_clipped(config) or not has_taps(shape, config):
+            return None
+        return clipped_config(shape, known_problem(group, self, target), config, target)
 
     def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
         shape = ConvShape.of(group.nodes[0])
@@ -354,7 +368,35 @@ class Conv2dDirect(DenseTemplate):
         fused = make_fused(group, target, views, shape.groups)
         dense = conv_dense(group, shape, target, views, fused)
         cfg = dense_config(config, target)
+        if is_clipped(config):
+            return self._clipped_kernel(group, shape, dense, cfg, target, fused, views)
         return conv_kernel(group, shape, dense, cfg, target, fused, views, "direct")
+
+    def _clipped_kernel(
+        self,
+        group: Group,
+        shape: ConvShape,
+        dense: Dense,
+        config: DenseConfig,
+        target: Target,
+        fused: Fused,
+        views: Views,
+    ) -> Kernel:
+        node = group.nodes[0]
+        xs = shape.spatial_strides(views[node.input(0)])
+        bias = node.optional(2) is not None
+        writers = clipped_writers(shape, dense, xs, config, target, fused, bias=bias)
+        widest = writers[0]
+        return dense_kernel(
+            f"conv2d_f32_clipped_{widest.tile_text}",
+            conv_title(shape),
+            ["windows are clipped to the input"],
+            widest,
+            conv_args(group, shape, widest, group_weights(node, shape)),
+            body=clipped_body(shape, writers),
+            rows=shape.out[1],
+            others=writers[1:],
+        )
 
 
 def conv_kernel(

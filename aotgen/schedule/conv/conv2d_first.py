@@ -111,6 +111,12 @@ class Conv2dFirst(DenseTemplate):
             prefetch_image=target.isa in ("avx2", "avx512"),
         )
 
+    def by_rows(self, group: Group, target: Target, config: Config) -> Config | None:
+        """Strips of one row."""
+        if config.int("strip_rows") == 1:
+            return None
+        return Config.of(**{**config.as_dict(), "strip_rows": 1})
+
     def knobs_of(self, config: Config) -> Config:
         return _all_knobs(config)
 

@@ -69,6 +69,7 @@ class Conv2dFusedRows(Template):
     """A depthwise convolution with the 1x1 convolution before it, behind it, or both."""
 
     name = "conv2d_fused_rows"
+    streams = False  # its ring begins anew with every call
 
     def applies(self, group: Group, target: Target) -> str | None:
         if target.device != "cpu":

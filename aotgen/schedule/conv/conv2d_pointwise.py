@@ -25,8 +25,10 @@ from aotgen.schedule.dense.blocking import Problem, best_shape, dense_config
 from aotgen.schedule.dense.problem import Axis, Dense, collapse
 from aotgen.schedule.dense.writer import DenseWriter, dense_kernel
 from aotgen.schedule.fused import fused_needs, make_fused
-from aotgen.schedule.layouts import laid_out, layout_choices
+from aotgen.schedule.layouts import X_LAYOUT, laid_out, layout_choices, layout_of
 from aotgen.target.target import Target
+
+WITHIN_ROWS = "within_rows"
 
 
 class Conv2dPointwise(DenseTemplate):
@@ -63,6 +65,14 @@ class Conv2dPointwise(DenseTemplate):
         needs = {**fused_needs(group), group.nodes[0].input(0).name: Need(unit_inner=True)}
         return laid_out(needs, group, config, target)
 
+    def by_rows(self, group: Group, target: Target, config: Config) -> Config | None:
+        """Tiles stay within rows of the map: the knob ``within_rows``."""
+        shape = ConvShape.of(group.nodes[0])
+        alone = shape.batch * shape.out[0] == 1 and shape.out[1] > 1
+        if not alone or config.get(WITHIN_ROWS, False) or layout_of(config, X_LAYOUT) != "strided":
+            return None
+        return Config.of(**config.as_dict(), **{WITHIN_ROWS: True})
+
     def layouts(self, group: Group, target: Target) -> list[tuple[Layout, Layout]]:
         return layout_choices(group, target)
 
@@ -81,7 +91,11 @@ class Conv2dPointwise(DenseTemplate):
         ]
         merged = collapse(axes)
         cfg = dense_config(config, target)
-        if len(merged) == 1:
+        outer: list[Axis]
+        if config.get(WITHIN_ROWS, False):
+            outer, rows, cols = [], axes[2], axes[3]
+            cfg = best_shape(self.problem(group, target), 1, cols.extent, cfg, target)
+        elif len(merged) == 1:
             outer, rows, cols = [], merged[0], Axis(1, {})
         else:
             outer, rows, cols = merged[:-2], merged[-2], merged[-1]

@@ -26,6 +26,8 @@ class Reduction:
         bias: whether accumulators start at a bias.
         lines: cache lines of weights to come that a round prefetches.
         ahead: floats that weights are prefetched ahead into L1; 0 for not.
+        counted: whether the rounds of the outermost loop are an argument, ``taps``.
+        skipped: weights, in floats, that each of its rounds leaves out.
     """
 
     offsets: tuple[int, ...]
@@ -38,6 +40,8 @@ class Reduction:
     bias: bool
     lines: int
     ahead: int
+    counted: bool = False
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

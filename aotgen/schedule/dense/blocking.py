@@ -174,7 +174,8 @@ def default_config(problem: Problem, target: Target) -> Config:
             if split_channels(problem.channels, target.vl, vectors)[0].vectors != vectors:
                 continue
             for c in _orders(problem, oh, ow, vectors, target):
-                seconds = predicted_seconds(problem, c, target) * _size_factor(problem, c, target)
+                seconds = predicted_seconds(problem, c, target)
+                seconds *= size_factor(tile_sizes(problem, c, target), target)
                 entry = (seconds, -oh * ow * vectors, c)
                 if best is None or entry[:2] < best[:2]:
                     best = entry
@@ -182,14 +183,18 @@ def default_config(problem: Problem, target: Target) -> Config:
     return config_of(problem, best[2], target)
 
 
-def _size_factor(problem: Problem, c: DenseConfig, target: Target) -> float:
+def tile_sizes(problem: Problem, c: DenseConfig, target: Target) -> int:
+    """How many sizes of tile a kernel has."""
+    sizes = len(split_even(problem.rows, c.oh_tile)) * len(split_even(problem.cols, c.ow_tile))
+    return sizes * len(split_channels(problem.channels, target.vl, c.vectors))
+
+
+def size_factor(sizes: int, target: Target) -> float:
     """What the code of several sizes of tile counts, beside their time: much where flash is what is
     optimised, hardly anything where it is just dear.
     """
     if target.optimize != "flash" and not target.bare:
         return 1.0
-    sizes = len(split_even(problem.rows, c.oh_tile)) * len(split_even(problem.cols, c.ow_tile))
-    sizes *= len(split_channels(problem.channels, target.vl, c.vectors))
     return 1 + (sizes - 1) * (0.1 if target.optimize == "flash" else 0.05)
 
 

@@ -14,13 +14,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from aotgen.schedule.dense.asm_tile import AsmTile, Reduction
+from aotgen.schedule.dense.asm_tile import MAX_OPERANDS, AsmTile, Reduction
 from aotgen.target.target import Target
 
 MAX_SUMS = 25
 """Accumulators of a tile: every one is an operand, of which GCC takes 30; two pointers that are
 moved count twice, the bias once.
 """
+
+MAX_COUNTED_SUMS = MAX_OPERANDS - 6
+"""The same of a tile that is told the rounds of its outermost loop."""
 
 _FREE = ("r4", "r5", "r6", "r8", "r9", "r10", "r11", "r12", "lr")
 """Core registers for pointers and counters. r7 is the frame pointer of unoptimised code; r0 to r3
@@ -70,7 +73,7 @@ def asm_tile(r: Reduction, target: Target) -> AsmTile | None:
         return None
     if registers(pixels, r.vectors, target) > target.vector_registers:
         return None
-    far = max(abs(4 * n * stride) for n, stride in r.levels)
+    far = max(4 * r.skipped, *(abs(4 * n * stride) for n, stride in r.levels))
     if max(far, *(4 * abs(at - r.offsets[0]) for at in r.offsets)) >= _FAR:
         return None
     writer = _Mve(r) if target.isa == "mve" else _Vfp(r)
@@ -96,7 +99,10 @@ class _Writer(ABC):
         self.pointers: list[str] = []
 
     def fits(self) -> bool:
-        """Whether the core registers suffice."""
+        """Whether the core registers suffice, and the operands are not too many."""
+        operands = self.pixels * self.nv + 4 + self.r.bias * (1 + self.reuses_bias)
+        if self.r.counted and operands >= MAX_OPERANDS:
+            return False
         return len(self.outer) + 1 + self.pixels - 1 <= len(_FREE)
 
     @abstractmethod
@@ -154,6 +160,7 @@ class _Writer(ABC):
         sums = tuple((i, n, self.sum(i, n)) for i in range(self.pixels) for n in range(self.nv))
         bias = ["bias"] if self.r.bias else []
         moved = ["x", "w", *(bias if self.reuses_bias else [])]
+        read = [*([] if self.reuses_bias else bias), *(["taps"] if self.r.counted else [])]
         return AsmTile(
             tuple(self.lines),
             sums,
@@ -161,7 +168,7 @@ class _Writer(ABC):
                 *(f'"=&{self.constraint}"({v})' for _, _, v in sums),
                 *(f'[{name}] "+&r"({name})' for name in moved),
             ),
-            tuple(f'[{name}] "r"({name})' for name in bias if not self.reuses_bias),
+            tuple(f'[{name}] "r"({name})' for name in read),
             (*self.loaded(), *self.used, "cc", "memory"),
             0,
             "",
@@ -176,9 +183,14 @@ class _Writer(ABC):
             return self._innermost(label)
         extent, stride = self.outer[depth]
         counter = self.counter()
-        self.move(counter, extent)
+        if depth == 0 and self.r.counted:
+            self.emit(f"mov {counter}, %[taps]")
+        else:
+            self.move(counter, extent)
         self.emit(f"{label}:")
         moved = self._levels(depth + 1)
+        if depth == 0 and self.r.skipped:
+            self.add("%[w]", "%[w]", 4 * self.r.skipped)
         if moved != 4 * stride:
             for pointer in self.pointers:
                 self.add(pointer, pointer, 4 * stride - moved)
@@ -276,7 +288,7 @@ class _Mve(_Writer):
         return steps if self._holds(steps) else steps * self.pixels
 
     def fits(self) -> bool:
-        return self.spare >= self._scalars(self.pairs)
+        return super().fits() and self.spare >= self._scalars(self.pairs)
 
     def sum(self, pixel: int, vector: int) -> str:
         return f"q{self.first_sum + pixel * self.nv + vector}"

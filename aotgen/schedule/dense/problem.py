@@ -37,6 +37,25 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Taps:
+    """Which part of a convolution's packed weights a Dense multiplies with: all channels of some
+    taps, those whose input lies inside the map.
+
+    Attributes:
+        packed: reduction steps that a panel of weights has.
+        first: steps before the first one that is taken.
+        skipped: steps behind each round of the outermost loop that are left out.
+        row: steps of a kernel row, where the kernel computes which rows are taken: ``taps`` rounds
+            of the outermost loop, from kernel row ``tap0`` on. 0: as ``Dense.reduce`` says.
+    """
+
+    packed: int
+    first: int = 0
+    skipped: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True)
 class Dense:
     """What is computed.
 
@@ -53,6 +72,7 @@ class Dense:
             whole number of vectors apart, per channel (``View.channel_step``); 1 where absent.
         w_step: elements between two reduction steps of unpacked weights; 0 when they are packed in
             panels.
+        taps: what is left out of the packed weights; None for nothing.
     """
 
     outer: tuple[Axis, ...]
@@ -64,6 +84,7 @@ class Dense:
     w_step: int = 0
     overread: bool = False
     channel_steps: Mapping[str, int] = field(default_factory=dict)
+    taps: Taps | None = None
 
     def channel_step(self, operand: str) -> int:
         return self.channel_steps.get(operand, 1)
@@ -74,6 +95,16 @@ class Dense:
         for extent, _ in self.reduce:
             n *= extent
         return n
+
+    @property
+    def packed(self) -> int:
+        """Reduction steps that a panel of weights has."""
+        return self.reduction if self.taps is None else self.taps.packed
+
+    @property
+    def counts_taps(self) -> bool:
+        """Whether the rounds of the outermost loop are known at run time only."""
+        return self.taps is not None and self.taps.row > 0
 
     @property
     def pixels(self) -> int:

@@ -79,6 +79,8 @@ class TileWriter:
             parts.append("const float *next")
         if self.split is not None:
             parts += ["int32_t steps", "int32_t mode"]
+        if self.dense.counts_taps:
+            parts.append("int32_t taps")
         return ", ".join(parts)
 
     def tile_context(self, tile: Tile) -> dict[str, Any]:
@@ -117,12 +119,14 @@ class TileWriter:
         outer = []
         for level, (extent, stride) in enumerate(d.reduce[:-1]):
             split_here = self.split is not None and self.split.level == level
-            if extent > 1 or split_here:
+            counted = level == 0 and d.counts_taps
+            if extent > 1 or split_here or counted:
                 outer.append(
                     {
                         "var": f"k{level}",
-                        "extent": "steps" if split_here else str(extent),
+                        "extent": "steps" if split_here else "taps" if counted else str(extent),
                         "stride": stride,
+                        "skipped": self._skipped(tile) if level == 0 else 0,
                     }
                 )
         extent_text = "steps" if variable else str(inner_extent)
@@ -157,6 +161,11 @@ class TileWriter:
             },
         }
 
+    def _skipped(self, tile: Tile) -> int:
+        """Floats of weights that a round of the outermost loop leaves out."""
+        taps = self.dense.taps
+        return 0 if taps is None else taps.skipped * tile.panels.vectors * self.vl
+
     def _offsets(self, tile: Tile) -> list[int]:
         """Floats from a tile's first input to each pixel's."""
         d = self.dense
@@ -171,8 +180,11 @@ class TileWriter:
         d = self.dense
         if d.w_step or not (self.by_element is F32_BY_ELEMENT or self.target.has_dsp):
             return None
+        if d.taps is not None and not self.target.has_dsp:
+            return None
         level = None if self.split is None else self.split.level
-        used = [i for i, (n, _) in enumerate(d.reduce) if n > 1 or i in (level, len(d.reduce) - 1)]
+        kept = (level, 0 if d.counts_taps else level, len(d.reduce) - 1)
+        used = [i for i, (n, _) in enumerate(d.reduce) if n > 1 or i in kept]
         sizes: tuple[int, ...] = ()
         if self.split is not None:
             last = d.reduce[self.split.level][0] - (self.split.passes - 1) * self.split.size
@@ -188,6 +200,8 @@ class TileWriter:
             bias=self.bias,
             lines=self.config.next_lines if self.prefetches else 0,
             ahead=self.config.ahead,
+            counted=d.counts_taps,
+            skipped=self._skipped(tile) if d.reduce[0][0] > 1 or d.counts_taps else 0,
         )
         if self.target.has_dsp:
             return cortex_m_tile.asm_tile(reduction, self.target)

@@ -177,15 +177,7 @@ class DenseWriter(TileWriter):
 
     def _pixels(self, calls: Calls, rows: bool = False) -> list[Block]:
         """Loops over row tiles and column tiles."""
-        heights: list[list[Block]] = []
-        for run in self.rows:
-            columns: list[Block] = []
-            for cols in self.cols:
-                if cols.count > 1:
-                    columns.append(loop("t", "0", str(cols.count), calls(run, cols, "t")))
-                else:
-                    columns += calls(run, cols, "0")
-            heights.append(columns)
+        heights = [self._columns(run, calls) for run in self.rows]
         inside = heights[0]
         if len(heights) > 1:
             inside = [
@@ -195,6 +187,24 @@ class DenseWriter(TileWriter):
         if rows:
             inside = inside + self._finish("r", "r + 1")
         return [loop("r", *self.row_range, inside)]
+
+    def _columns(self, run: Run, calls: Calls) -> list[Block]:
+        """Loops over the column tiles of one row tile."""
+        columns: list[Block] = []
+        for cols in self.cols:
+            if cols.count > 1:
+                columns.append(loop("t", "0", str(cols.count), calls(run, cols, "t")))
+            else:
+                columns += calls(run, cols, "0")
+        return columns
+
+    def row(self) -> list[Block]:
+        """All panels of row tile r, where row tiles are all of one size, without its end."""
+        return self._columns(self.rows[0], self._all_panels)
+
+    def row_end(self) -> list[Block]:
+        """What follows the last column of row tile r."""
+        return self._finish("r", "r + 1")
 
     def _finish(self, start: str, end: str) -> list[Block]:
         """Call the row epilogue on finished row tiles [start, end)."""
@@ -226,6 +236,8 @@ class DenseWriter(TileWriter):
             args.append("next")
         if self.split is not None:
             args += ["steps", "mode"]
+        if self.dense.counts_taps:
+            args.append("taps")
         call: list[Block] = [
             *self.before_tile,
             f"@KERNEL@_{self._name(tile)}({', '.join(args)});",
@@ -241,7 +253,9 @@ class DenseWriter(TileWriter):
         parts = [] if name in self.bases else self._outer_terms(name)
         parts += self.extra.get(name, ())
         if name == "w":
-            return terms(base, *parts, *self._weight_terms(p, var), offset=self._panel_base(p))
+            first = 0 if d.taps is None else d.taps.first * width
+            offset = self._panel_base(p) + first
+            return terms(base, *parts, *self._weight_terms(p, var), offset=offset)
         if name == "bias" or kinds.get(name) == "channel":
             return terms(name, *parts, (var, width), offset=p.channel)
         if kinds.get(name) == "scalar":
@@ -264,7 +278,9 @@ class DenseWriter(TileWriter):
     def _weight_terms(self, p: Panels, var: str) -> list[tuple[str, int]]:
         """Strides of w along panels and reduction passes."""
         d, width = self.dense, p.vectors * self.vl
-        parts = [(var, width if d.w_step else d.reduction * width)]
+        parts = [(var, width if d.w_step else d.packed * width)]
+        if d.taps is not None:
+            parts.append(("tap0", d.taps.row * width))
         if self.split is not None:
             inside = d.reduction // d.reduce[self.split.level][0]
             parts.append(("pass", self.split.size * inside * (d.w_step or width)))
@@ -322,7 +338,7 @@ class DenseWriter(TileWriter):
         """Elements of w before the first panel of this kind."""
         if self.dense.w_step:
             return p.channel
-        return p.channel * self.dense.reduction
+        return p.channel * self.dense.packed
 
     @property
     def tile_text(self) -> str:
@@ -346,6 +362,7 @@ def dense_kernel(
     body: list[Block] | None = None,
     rows: int = 0,
     includes: frozenset[str] = frozenset(),
+    others: Sequence[DenseWriter] = (),
 ) -> Kernel:
     """Render a kernel.
 
@@ -354,12 +371,14 @@ def dense_kernel(
         helpers: C functions that ``body`` calls.
         body: what the kernel does, when that is not just ``writer.body()``.
         rows: the range of r1, when it does not count what the writer's does.
+        others: further writers whose tiles ``body`` calls; of tiles of one name, all are alike.
     """
     if body is None and writer.prefers_panels():
         writer.count_panels()
         notes = [*notes, "r0, r1 count panels of output channels"]
     nests = writer.body() if body is None else body
-    tiles = [writer.tile_context(t) for t in writer.used.values()]
+    used = {name: (w, t) for w in (writer, *others) for name, t in w.used.items()}
+    tiles = [w.tile_context(t) for w, t in used.values()]
     all_args = list(args)
     if writer.split is not None:
         all_args.append(Arg("part", "float *", scratch_bytes=writer.part_bytes))

@@ -67,6 +67,7 @@ class Conv2dWinograd(Template):
     """3x3 convolution, one group, stride and dilation 1."""
 
     name = "conv2d_winograd"
+    streams = False  # blocks of tiles
 
     def applies(self, group: Group, target: Target) -> str | None:
         reason = why_not(group, target)
