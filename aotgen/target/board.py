@@ -248,7 +248,8 @@ def _board_file(name: str | Path) -> Path:
             return path
         raise UsageError(f"there is no board description at {path}")
     near = difflib.get_close_matches(text, list_boards(), n=2, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see `aotgen boards list`"
+    cores = "see `aotgen boards list`; a microcontroller goes by its core, such as cortex-m4"
+    hint = f"did you mean {' or '.join(near)}?" if near else cores
     if Path(text, "board.toml").is_file():
         hint = f"write ./{text} for the folder of that name"
     raise UsageError(f"there is no board {text!r}", remedy=hint)

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 import aotgen
+from aotgen.codegen.environment import render
 from aotgen.manifest import Manifest, read_manifest
-from aotgen.resources import templates_dir
+from aotgen.resources import board_support_dir
 from aotgen.runner.qemu_plugin import plugin_words, read_log
 from aotgen.runner.qemu_system import EMULATOR
 from aotgen.target.board import Board, load_board
@@ -42,6 +43,12 @@ TICKS_PER_INSTRUCTION = {"mps2-an386": 1.6, "mps2-an500": 1.6, "mps3-an547": 1.2
 """``-icount shift=6``: an instruction takes 64 ns; the counters run at 25 and 20 MHz."""
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+SHARED_FILES = (
+    "firmware/aot_core.c",
+    "firmware/aot_core.h",
+    "firmware/aot_hal.h",
+    "runtime/count_region.h",
+)
 SECTIONS = ("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections")
 
 
@@ -121,23 +128,25 @@ def link(
 def link_image(
     board: Board, level: str, folder: Path, sources: Sequence[Path], more: Sequence[str] = ()
 ) -> Path:
-    """firmware.elf in ``folder``: the sources behind the board's start-up code."""
-    region = (templates_dir() / "runtime/count_region.h.j2").read_text()
-    (folder / "count_region.h").write_text(region)
+    """firmware.elf in ``folder``: the sources behind the board's own start-up code."""
     image = folder / "firmware.elf"
-    big = board.name == "mps3-an547"
+    own = folder / "board"
+    own.mkdir(exist_ok=True)
+    texts = {name.rpartition("/")[2]: render(f"{name}.j2") for name in SHARED_FILES}
+    for name, text in {**texts, **board.firmware.texts()}.items():
+        (own / name).write_text(text)
+    board_sources = [*sorted(own.glob("*.c")), board_support_dir() / "mps/semihosting.c"]
     command = [
         "arm-none-eabi-gcc",
         *board.cflags(),
         level,
         *WARNINGS,
         *SECTIONS,
-        *(["-DBOARD_AN547"] if big else []),
-        *(f"-I{place}" for place in (folder, FIRMWARE)),
+        *(f"-I{place}" for place in (folder, own, FIRMWARE)),
         *more,
-        *(str(s) for s in (*sources, FIRMWARE / "start.c")),
-        *("-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs", f"-L{FIRMWARE}"),
-        *("-T", str(FIRMWARE / ("an547.ld" if big else "mps2.ld")), "-o", str(image), "-lm"),
+        *(str(s) for s in (*sources, FIRMWARE / "measure.c", *board_sources)),
+        *("-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs"),
+        *("-T", str(own / "linker.ld"), "-o", str(image), "-lm"),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

@@ -1,6 +1,10 @@
-/* startup.c - from reset to main on Arm's MPS2 and MPS3 boards: vectors, FPU and vector unit, .data
- * and .bss, the painted stack; and what happens at a fault.
+/* startup.c - from reset to main on Arm's MPS2 and MPS3 boards: vectors, FPU, vector unit and
+ * caches, .data and .bss, the painted stack; and what happens at a fault.
+ *
+ * What is weak here a program may have of its own: `start`, where a C library brings start-up code,
+ * the handlers of mps.h, `board_end` and aot_hal_fault.
  */
+#include "aot_core.h"
 #include "aot_hal.h"
 #include "mps.h"
 
@@ -38,8 +42,12 @@ int main(void);
 void Reset_Handler(void);
 void start(void);
 void report_fault(const uint32_t *frame);
+void unexpected(void);
 static void fault_handler(void);
-static void unexpected(void);
+
+/* Where there is no hardware layer that has them. */
+void uart_received(void) __attribute__((weak, alias("unexpected")));
+void tick(void) __attribute__((weak, alias("unexpected")));
 
 typedef union vector {
     uint32_t *stack;
@@ -63,33 +71,22 @@ __attribute__((section(".vectors"),
     [SYSTEM_VECTORS + BOARD_UART_RX_IRQ] = {.handler = uart_received},
 };
 
-/* Full access to coprocessors 10 and 11 (CPACR), which are the FPU and the vector unit, before any
- * C: a compiler may use them anywhere. On cores with low-overhead loops their cache (CCR.LOB); the
- * stack's limit where the core checks it. */
+/* The stack, and its limit where the core checks it; FPU, vector unit and caches before any other
+ * C: a compiler may use them anywhere. */
 __attribute__((naked, noreturn)) void Reset_Handler(void)
 {
-    __asm__ volatile("ldr r0, =0xE000ED88\n"
-                     "ldr r1, [r0]\n"
-                     "orr r1, r1, #(0xF << 20)\n"
-                     "str r1, [r0]\n"
-#if defined(__ARM_ARCH_8_1M_MAIN__)
-                     "ldr r0, =0xE000ED14\n"
-                     "ldr r1, [r0]\n"
-                     "orr r1, r1, #(1 << 19)\n"
-                     "str r1, [r0]\n"
-#endif
-                     "dsb\n"
-                     "isb\n"
+    __asm__ volatile(
 #if HAS_STACK_LIMIT
-                     "ldr r0, =__stack_bottom\n"
-                     "msr msplim, r0\n"
+        "ldr r0, =__stack_bottom\n"
+        "msr msplim, r0\n"
 #endif
-                     "ldr r0, =__stack_top\n"
-                     "mov sp, r0\n"
-                     "b start\n");
+        "ldr r0, =__stack_top\n"
+        "mov sp, r0\n"
+        "bl aot_core_init\n"
+        "b start\n");
 }
 
-__attribute__((noreturn, used)) void start(void)
+__attribute__((weak, noreturn, used)) void start(void)
 {
     const uint32_t *from = __data_load;
     for (uint32_t *to = __data_start; to < __data_end; to++)
@@ -108,10 +105,17 @@ __attribute__((noreturn, used)) void start(void)
     __asm__ volatile("dsb\n isb" : : : "memory");
 #endif
     board_init();
-    (void)main();
-    aot_hal_reset();
+    board_end(main());
     for (;;) {
     }
+}
+
+__attribute__((weak)) void board_init(void) {}
+
+__attribute__((weak)) void board_end(int status)
+{
+    (void)status;
+    aot_hal_reset();
 }
 
 uint32_t aot_hal_stack_size(void)
@@ -138,6 +142,7 @@ void aot_hal_stack_paint(void)
 
 void aot_hal_reset(void)
 {
+    aot_core_clean();
     __asm__ volatile("dsb" : : : "memory");
     REGISTER(AIRCR) = AIRCR_RESET;
     __asm__ volatile("dsb" : : : "memory");
@@ -155,10 +160,10 @@ __attribute__((naked)) static void fault_handler(void)
                      "b report_fault\n");
 }
 
-static void unexpected(void)
+void unexpected(void)
 {
     aot_hal_fault("unexpected exception", 0u, 0u);
-    aot_hal_reset();
+    board_end(BOARD_FAULTED);
 }
 
 /* The first fault that a status register (CFSR) tells of, in words. */
@@ -192,7 +197,7 @@ __attribute__((noreturn, used)) void report_fault(const uint32_t *frame)
     const int saved = frame >= __stack_bottom && frame + 8 <= __stack_top;
     const char *what = saved ? fault_name(status) : "stack overflow";
     aot_hal_fault(exception == NMI ? "watchdog" : what, saved ? frame[6] : 0u, status);
-    aot_hal_reset();
+    board_end(BOARD_FAULTED);
     for (;;) {
     }
 }

@@ -201,12 +201,13 @@ def firmware(
     folder = tmp_path_factory.mktemp(board.name)
     for name, text in board.firmware.texts().items():
         (folder / name).write_text(text)
-    (folder / "aot_hal.h").write_text(render("firmware/aot_hal.h.j2"))
+    for file in ("aot_core.c", "aot_core.h", "aot_hal.h"):
+        (folder / file).write_text(render(f"firmware/{file}.j2"))
     (folder / "main.c").write_text(MAIN.read_text())
     program = folder / "test.elf"
     argv = [CC, "-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror", *board.cflags()]
     link = ["-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs", "-T", "linker.ld"]
-    sources = [path.name for path in board.firmware.c_files]
+    sources = ["aot_core.c", *(path.name for path in board.firmware.c_files)]
     subprocess.run([*argv, "main.c", *sources, *link, "-o", str(program)], cwd=folder, check=True)
     running = Firmware(board, program)
     try:

@@ -141,6 +141,11 @@ def test_bad_board_is_explained(case: str, tmp_path: Path) -> None:
         load_board(_board(tmp_path / "b", text))
 
 
+def test_chips_go_by_their_cores() -> None:
+    with pytest.raises(UsageError, match=r"no board 'stm32f411'.* by its core"):
+        load_board("stm32f411")
+
+
 def test_folder_that_is_named_like_a_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _board(tmp_path / "camera", 'extends = "rpi4"\n')
     monkeypatch.chdir(tmp_path)

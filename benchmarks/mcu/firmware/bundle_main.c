@@ -1,16 +1,10 @@
 /* bundle_main.c - runs each model of an image on its inputs, in turns, so that the arena that they may share changes hands
  * with every run; prints ticks and output bytes. */
-#include "board.h"
-#include "bundled_model.h"
 #include "bundle_inputs.h" /* INPUTS */
+#include "bundled_model.h"
+#include "measure.h"
 
-static void line(const char *key, uint32_t value)
-{
-    put_text(key);
-    put_text(" ");
-    put_number(value);
-    put_text("\n");
-}
+int main(void);
 
 static int infer(const bundled_model *model, const uint8_t *input)
 {
@@ -25,14 +19,8 @@ static int infer(const bundled_model *model, const uint8_t *input)
     put_text("model ");
     put_text(model->name);
     put_text("\n");
-    line("ticks", ticks);
-    const uint8_t *const out = model->output();
-    put_text("out ");
-    for (uint32_t k = 0; k < model->output_bytes; k++) {
-        const char pair[3] = {"0123456789abcdef"[out[k] >> 4], "0123456789abcdef"[out[k] & 15], '\0'};
-        put_text(pair);
-    }
-    put_text("\n");
+    put_line("ticks", ticks);
+    put_output(model->output(), model->output_bytes);
     return 0;
 }
 
