@@ -18,13 +18,14 @@ from aotgen.api import check_output, new_folder
 from aotgen.codegen.names import default_prefix, is_reserved
 from aotgen.errors import AotgenError, UsageError
 from aotgen.loading import Progress, Shapes, load_for, optimise, self_contained, target_of
-from aotgen.manifest import bundled_models, read_own_json
+from aotgen.manifest import bundled_models, read_json
 from aotgen.options import CompileOptions
 from aotgen.project import Project
 from aotgen.target.board import Board, load_board
 
 if TYPE_CHECKING:
     from aotgen.codegen.bundle import BundledModel
+    from aotgen.report.bundle import BundleReport
 
 Models = Sequence[str | os.PathLike[str]] | Mapping[str, str | os.PathLike[str]]
 """Model files; where it is a mapping, by the prefix of each model's symbols."""
@@ -33,7 +34,8 @@ _OWN_NAMES = frozenset(
     re.split(
         r"\s+",
         """bench bin configure ctx config device firmware init input inputs link mlperf output
-        outputs pool reset run shared strerror test tools trace view weights worker""",
+        outputs pool reset run served shared strerror test tools trace traced version view weights
+        worker""",
     )
 )
 """What stands behind a prefix and an underscore in symbols, files and targets of ours."""
@@ -76,10 +78,10 @@ class Bundle:
             board: only for a board of the user's own.
 
         Raises:
-            UsageError: ``folder`` holds no bundle.
+            UsageError: ``folder`` holds no bundle, or one of another format.
         """
         self.folder = Path(folder)
-        self.manifest: dict[str, Any] = read_own_json(self.folder)
+        self.manifest: dict[str, Any] = read_json(self.folder)
         if "models" not in self.manifest:
             raise UsageError(f"{self.folder} is no bundle, but the project of one model")
         self.models = bundled_models(self.manifest)
@@ -92,6 +94,32 @@ class Bundle:
             UsageError: there is no such model.
         """
         return Project(self.folder, self._board, model)
+
+    @property
+    def board(self) -> Board:
+        """That it was compiled for.
+
+        Raises:
+            UsageError: the board is none of ours and was not given.
+        """
+        return self.project(self.models[0]).board
+
+    def report(self, build: bool = False) -> BundleReport:
+        """What it takes of its board, and whether that is there.
+
+        Args:
+            build: also build it: code, its shares and the stack are exact then.
+
+        Raises:
+            UsageError: ``build`` for a board that is no microcontroller.
+            ToolchainError: the compiler is missing or fails.
+        """
+        from aotgen.footprint import measure_footprint
+        from aotgen.report.bundle import bundle_report
+
+        infos = [self.project(model).info for model in self.models]
+        built = measure_footprint(infos, self.board) if build else None
+        return bundle_report(self.manifest, self.board, built)
 
     def __repr__(self) -> str:
         return f"Bundle({str(self.folder)!r}, models={self.models})"

@@ -8,42 +8,29 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aotgen.codegen.c_text import COLUMNS, c_escape, comment_safe
 from aotgen.codegen.environment import render
 from aotgen.codegen.kernel_files import dims, kernel_files, printed
 from aotgen.codegen.names import shorten
-from aotgen.codegen.program import Layer, Operand, Program
+from aotgen.codegen.program import Layer, Operand, Program, WeightBlob
 from aotgen.codegen.sharing import core_table, meetings, pool_bytes, threads_of
 from aotgen.codegen.tensors import Tensor, stream_lines, tensors
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Value
-from aotgen.memory.row_streaming import Pace, Region
+from aotgen.memory.row_streaming import Drop, Pace, Region
 from aotgen.memory.states import StateSlot, fill_byte, state_bytes
 from aotgen.memory.storage import Placement, Storage
 from aotgen.target.board import Cluster
-from aotgen.target.target import Target
+from aotgen.target.cortex_m import core_need
 
 POINTER_BYTES = 8
 """Of the widest targets: what a context is at most sized for."""
 
 REPEAT_MS = 50
 """How long a repeat of the bench program takes when nobody says how many runs it has."""
-
-
-_CORE_MACROS = {
-    "dsp": ("__ARM_FEATURE_DSP", "the DSP extension"),
-    "mve": ("__ARM_FEATURE_MVE", "Helium (MVE)"),
-}
-
-
-def core_macro(target: Target) -> tuple[str, str]:
-    """The macro that a compiler defines for cores that have what the kernels of a microcontroller
-    use, and that in words; both empty where any core has it.
-    """
-    return _CORE_MACROS.get(target.isa, ("", ""))
 
 
 class Printer:
@@ -72,6 +59,7 @@ class Printer:
             bundle: prefix of what it shares with other models; None for a project of its own.
         """
         lib = bundle or prefix
+        need = core_need(program.target.isa, program.target.bare)
         self.program = program
         self.inputs, self.outputs = tensors(program)
         buffers = [(s, b) for r in program.regions for s, b in r.buffers.items()]
@@ -95,8 +83,7 @@ class Printer:
             "stream": stream_lines(program.graph.stream, self.outputs),
             "gpu": program.target.device == "gpu",
             "bare": program.target.bare,
-            "core_macro": core_macro(program.target)[0],
-            "core_words": core_macro(program.target)[1],
+            "core_words": need.words if need is not None else "",
             "threads": threads_of(program),
             "pool_bytes": pool_bytes(threads_of(program)),
             "arena_bytes": program.arena.bytes,
@@ -106,6 +93,7 @@ class Printer:
             "state_bytes": state_bytes(program.states, program.target.align),
             "states": [self.state_context(i, slot) for i, slot in enumerate(program.states)],
             "weights_bytes": len(program.weights),
+            "shared_bytes": len(program.shared),
             "ctx_bytes": POINTER_BYTES * (10 + len(program.functions)),
         }
         self.external = {t.value.name: t for t in [*self.inputs, *self.outputs]}
@@ -158,7 +146,8 @@ class Printer:
             return self.pointer(operand.place, operand.offset, not arg.is_output)
         if arg.const is not None:
             ctype = re.sub(r"\b(const|restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
-            return f"WEIGHTS({ctype}, {self.weight_macro(layer, arg.const.role)})"
+            base = "SHARED" if operand.shared else "WEIGHTS"
+            return f"{base}({ctype}, {self.weight_macro(layer, arg.const.role)})"
         ctype = re.sub(r"\b(restrict|AOT_RESTRICT)\b|\*", "", arg.ctype).strip()
         if layer.shared:
             align = self.program.target.align
@@ -187,13 +176,14 @@ class Printer:
                     raise InternalError(f"two constants of layer {layer.name!r} are named {macro}")
                 taken.add(macro)
                 array = const.array
+                beside = f" in {self.base['lib']}_weights" if operand.shared else ""
                 source = f" from {const.source.name}" if const.source is not None else ""
                 table.append(
                     {
                         "macro": macro,
                         "offset": operand.offset,
                         "text": comment_safe(
-                            f"{array.dtype.name}[{array.size}], {layer.name}{source}"
+                            f"{array.dtype.name}[{array.size}]{beside}, {layer.name}{source}"
                         ),
                     }
                 )
@@ -223,7 +213,8 @@ class Printer:
         knobs = " ".join(f"{k}={v}" for k, v in layer.config.values)
         work = f"; {layer.macs} MACs" if layer.macs else ""
         made_by = f"{layer.template} {knobs}".strip()
-        origin = ", ".join(layer.origin) or "the graph"
+        # TensorFlow joins the names of what it has fused by semicolons: lines break there.
+        origin = ", ".join(layer.origin).replace(";", "; ") or "the graph"
         rows = self.rows_context(layer)
         width = COLUMNS - (16 if rows else 12)
         lines = textwrap.wrap(comment_safe(f"{made_by}; from {origin}"), width)
@@ -275,8 +266,8 @@ class Printer:
                     "row_bytes": buffer.row_bytes,
                     "rows": buffer.rows,
                     "writers": " and ".join(self._writers(storage, region)),
-                    "written": _pace(buffer.written),
-                    "dropped": _pace(buffer.dropped),
+                    "written": f"rows_at(step - 1, {_pace(buffer.written)})",
+                    "dropped": _dropped(buffer.dropped),
                 }
                 for storage, buffer in region.buffers.items()
             ],
@@ -290,6 +281,15 @@ class Printer:
             cl_meaning="required: from " + self.base["p"] + "_cl_open, or your own"
             if self.base["gpu"]
             else "reserved for OpenCL; NULL",
+        )
+
+    def version_header(self, manifest: Mapping[str, Any]) -> str:
+        """include/<model>_version.h: what the manifest says of the model, for the C program."""
+        return self.render(
+            "project/version.h.j2",
+            model_sha256=manifest["model"]["sha256"],
+            board=c_escape(manifest["board"]),
+            weights_crc=manifest["weights_crc"],
         )
 
     def source(self, weights_linked: bool, **device: Any) -> str:
@@ -329,12 +329,8 @@ class Printer:
         )
 
     def weights_source(self, kind: str) -> str:
-        """weights.S that includes weights.bin, or weights.c with the bytes as text."""
-        if kind == "asm":
-            return self.render("project/weights.S.j2", bytes=len(self.program.weights) or 1)
-        data = b"".join(self.program.weights.chunks()) or b"\0"
-        lines = [",".join(str(b) for b in data[i : i + 24]) + "," for i in range(0, len(data), 24)]
-        return self.render("project/weights.c.j2", bytes=len(data), size=len(data), lines=lines)
+        """See ``weights_source``."""
+        return weights_source(self.base, self.program.weights, kind)
 
     def tools_context(self, weights_kind: str) -> dict[str, Any]:
         """What programs that run the model for a host print, beyond what every template does.
@@ -343,9 +339,9 @@ class Printer:
             weights_kind: as in the options.
         """
         ranges = [
-            {"layer": layer.index, "offset": offset, "bytes": size}
+            {"layer": layer.index, **constant._asdict()}
             for layer in self.program.layers
-            for offset, size in layer.weights
+            for constant in layer.weights
         ]
         return {
             "layers": self.program.layers,
@@ -390,6 +386,21 @@ class Printer:
         return {**files, "bench/count_region.h": self.render("runtime/count_region.h.j2")}
 
 
+def weights_source(base: Mapping[str, Any], weights: WeightBlob, kind: str) -> str:
+    """weights.S that includes weights.bin, or weights.c with the bytes as text.
+
+    Args:
+        base: the names that its template prints.
+        weights: the bytes.
+        kind: "asm" or "c".
+    """
+    if kind == "asm":
+        return render("project/weights.S.j2", **base, bytes=len(weights) or 1)
+    data = b"".join(weights.chunks()) or b"\0"
+    lines = [",".join(str(b) for b in data[i : i + 24]) + "," for i in range(0, len(data), 24)]
+    return render("project/weights.c.j2", **base, bytes=len(data), size=len(data), lines=lines)
+
+
 def bundle_root(bundle: str) -> str:
     """CMake's words for the folder of a bundle, wherever they are read."""
     return f"${{{bundle.upper()}_ROOT}}"
@@ -397,7 +408,15 @@ def bundle_root(bundle: str) -> str:
 
 def _pace(pace: Pace) -> str:
     """The arguments of rows_at behind the step."""
-    return f"{pace.slope}, {pace.offset}, {pace.end}"
+    return f"{pace.slope}, {pace.offset}, {pace.per}, {pace.end}"
+
+
+def _dropped(drop: Drop) -> str:
+    """The rows that nothing reads any more when a step begins."""
+    rows = f"rows_at(step - 1, {_pace(drop.pace)})"
+    stride = f"{drop.stride} * " if drop.stride > 1 else ""
+    pad = f" {'-' if drop.pad > 0 else '+'} {abs(drop.pad)}" if drop.pad else ""
+    return f"{stride}{rows}{pad}"
 
 
 def _block(tensors: list[Tensor]) -> int:

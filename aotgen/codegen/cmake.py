@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aotgen
 from aotgen.codegen.c import Printer
+from aotgen.codegen.c_text import c_escape
+from aotgen.codegen.environment import render
 from aotgen.codegen.firmware import cmake_context, library_flags
 from aotgen.options import CompileOptions
 from aotgen.target.board import Board
+from aotgen.target.cortex_m import needs_of
 from aotgen.target.target import Isa
 
 _MACHINES: dict[Isa, tuple[str, str]] = {
@@ -37,7 +40,7 @@ def cmake_text(
     return printer.render(
         "project/CMakeLists.txt.j2",
         sources=sources,
-        weights_source=weights_source(printer, board, options),
+        weights_source=weights_source(printer.base, board, options),
         weights_files=[{"name": printer.base["p"], "file": "weights.bin"}],
         **library_context(printer, board),
         **board_context(printer, board, options),
@@ -56,6 +59,27 @@ def library_context(printer: Printer, board: Board) -> dict[str, Any]:
         "libraries": _libraries(printer),
         "emulator": board.emulator,
     }
+
+
+def target_check(base: Mapping[str, Any], board: Board) -> dict[str, str]:
+    """The header by which a library for a microcontroller tells that it is compiled for another
+    core than the board's, by its path; nothing where any core will do.
+
+    Args:
+        base: what the templates of the library print.
+        board: that its kernels are for.
+    """
+    needs = needs_of(board)
+    if not needs:
+        return {}
+    text = render(
+        "project/aot_target.h.j2",
+        p=base["p"],
+        board=c_escape(board.name),
+        needs=needs,
+        core_flags=c_escape(" ".join(board.extra_cflags["gcc"])),
+    )
+    return {"src/aot_target.h": text}
 
 
 def _machine(isa: Isa, board: Board) -> tuple[str, str]:
@@ -84,11 +108,17 @@ def board_context(
     }
 
 
-def weights_source(printer: Printer, board: Board, options: CompileOptions) -> str:
-    """The file that has the weights, which may get a section of its own; empty for none."""
+def weights_source(base: Mapping[str, Any], board: Board, options: CompileOptions) -> str:
+    """The file that has the weights, which may get a section of its own; empty for none.
+
+    Args:
+        base: what templates print, of a model or of what several share.
+        board: that it is for.
+        options: of the compilation.
+    """
     if options.weights == "bin":
         return "firmware/weights.S" if board.is_bare else ""
-    name = f"{printer.base['src']}/{printer.base['weights_name']}"
+    name = f"{base['src']}/{base['weights_name']}"
     return f"{name}.S" if options.weights == "asm" else f"{name}.c"
 
 

@@ -1,20 +1,23 @@
-"""The folder firmware/ of a project for a microcontroller: what answers a host over the serial
-line, and where the board has it, what starts it.
+"""The folder firmware/ of a project or a bundle for a microcontroller: what answers a host over the
+serial line for each of its models, and where the board has it, what starts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aotgen.codegen.c import Printer
+from aotgen.codegen.environment import render
 from aotgen.codegen.sizes import code_bytes
 from aotgen.options import CompileOptions
 from aotgen.runner.protocol import firmware_id
 from aotgen.target.board import FLOAT_CFLAGS, ISA_CFLAGS, Board
 
 DEVICE_FILES = (
+    "aot_core.h",
+    "aot_core.c",
     "aot_hal.h",
     "aot_link.h",
     "aot_link.c",
@@ -26,7 +29,8 @@ DEVICE_FILES = (
     "aot_mlperf.c",
     "main.c",
 )
-"""Templates in templates/firmware of the library <model>_device."""
+"""Templates in templates/firmware of the library <project>_device, which has aot_model_<model>.c of
+each of its models beside them."""
 
 _IMAGES = {"bin": ("binary", " -R .external"), "hex": ("ihex", "")}
 """By form of an image objcopy's name for it, and its options: a "bin" is memory without holes."""
@@ -57,36 +61,70 @@ DEVICE_OPTIONS = (
 )
 
 
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that a firmware runs for a host.
+
+    Attributes:
+        printer: its own.
+        manifest: as it is written.
+    """
+
+    printer: Printer
+    manifest: Mapping[str, Any]
+
+    def source(self, options: CompileOptions) -> str:
+        """aot_model_<model>.c."""
+        identity = firmware_id(self.manifest)
+        pairs = (f"0x{identity[i : i + 2]}" for i in range(0, len(identity), 2))
+        return self.printer.render(
+            "firmware/aot_model.c.j2",
+            **self.printer.tools_context(options.weights),
+            firmware_id_bytes=", ".join(pairs),
+        )
+
+
 def firmware_files(
-    printer: Printer, board: Board, options: CompileOptions, manifest: Mapping[str, Any]
+    models: Sequence[ServedModel],
+    base: Mapping[str, Any],
+    board: Board,
+    options: CompileOptions,
+    cmake: Mapping[str, Any],
 ) -> dict[str, str]:
     """Files of firmware/ by path.
 
+    One model is served at a time: arena and state are as large as the largest ones.
+
     Args:
-        printer: of the project.
+        models: in the order in which a host chooses them by number.
+        base: what the templates of the project or of the bundle print.
         board: a bare one.
         options: of the compilation.
-        manifest: as it is written.
+        cmake: see ``cmake_context``, of the model with the largest arena.
     """
-    context = printer.tools_context(options.weights)
-    context.update(
-        board=board.name,
-        core=printer.program.target.core,
-        isa=printer.program.target.isa,
-    )
-    identity = firmware_id(manifest)
-    context["firmware_id_bytes"] = ", ".join(
-        f"0x{identity[i : i + 2]}" for i in range(0, len(identity), 2)
-    )
-    files = {
-        f"firmware/{name}": printer.render(f"firmware/{name}.j2", **context)
-        for name in DEVICE_FILES
+    bases = [model.printer.base for model in models]
+    tensors = [io for model in models for io in model.printer.inputs]
+    tools = [model.printer.tools_context(options.weights) for model in models]
+    context = {
+        **base,
+        "models": bases,
+        "board": board.name,
+        "core": models[0].printer.program.target.core,
+        "weights_kind": options.weights,
+        "device_arena_bytes": max(model["arena_bytes"] for model in bases),
+        "device_state_bytes": max(model["state_bytes"] for model in bases),
+        "input_block_bytes": max(tool["input_block_bytes"] for tool in tools),
+        "fills_reals": any(io.fill in ("float", "half") for io in tensors),
     }
-    files["firmware/firmware.cmake"] = printer.render(
-        "firmware/firmware.cmake.j2", **cmake_context(printer, board, options)
+    files = {f"firmware/{n}": render(f"firmware/{n}.j2", **context) for n in DEVICE_FILES}
+    for model in models:
+        files[f"firmware/aot_model_{model.printer.base['p']}.c"] = model.source(options)
+        if options.weights == "bin":
+            weights = f"firmware/{model.printer.base['weights_name']}.S"
+            files[weights] = model.printer.weights_source("asm")
+    files["firmware/firmware.cmake"] = render(
+        "firmware/firmware.cmake.j2", **{**base, **cmake, "models": bases}
     )
-    if options.weights == "bin":
-        files["firmware/weights.S"] = printer.weights_source("asm")
     files.update({f"firmware/{name}": text for name, text in board.firmware.texts().items()})
     return files
 

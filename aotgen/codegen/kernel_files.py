@@ -16,6 +16,9 @@ KERNELS_PER_FILE = 6
 """Kernels of one template in one file: enough to read, few enough that files compile side by side.
 """
 
+_FPU_REGISTER = re.compile(r"\bregister vf s\d")
+"""Where assembly of a Cortex-M's float kernels keeps its sums."""
+
 
 def kernel_files(
     base: Mapping[str, Any], functions: Sequence[dict[str, Any]], routines: Sequence[Routine]
@@ -52,6 +55,7 @@ def kernel_files(
                 template=template,
                 includes=sorted({h for e in chunk for h in e["includes"]}),
                 calls_routines=any(e["calls_routines"] for e in chunk),
+                needs_fpu=any(e["needs_fpu"] for e in chunk),
             )
     return files
 
@@ -82,6 +86,7 @@ def printed(function: Function, placements: Mapping[str, Placement], align: int)
         "template": function.template,
         "includes": function.kernel.includes,
         "calls_routines": bool(function.routines),
+        "needs_fpu": _FPU_REGISTER.search(text) is not None,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aotgen.codegen.names import Namer, digest, shorten
-from aotgen.codegen.program import Function, Layer, Operand, Program, WeightBlob
+from aotgen.codegen.program import Constant, Function, Layer, Operand, Program, WeightBlob
 from aotgen.codegen.sharing import is_shared
 from aotgen.errors import InternalError
 from aotgen.ir.graph import Graph, Group, Node, Value
@@ -24,6 +24,7 @@ from aotgen.memory.planner import (
     plan_arena,
 )
 from aotgen.memory.row_streaming import Region, RowLayer, RowStreaming
+from aotgen.memory.row_windows import Window, windows_of
 from aotgen.memory.states import fill_byte, state_slots
 from aotgen.memory.storage import Copy, Placement, Storage
 from aotgen.schedule.base import Config, Kernel, PackedConst, View, Views
@@ -32,6 +33,11 @@ from aotgen.target.target import Target
 
 SEARCH_ROUNDS = {"speed": 400, "ram": 4000, "flash": 400}
 """How long the arena's planner searches when no greedy order reaches the lower bound."""
+
+BY_ROWS_SAVES = 0.15
+"""Share of the arena that computing by rows must save: small networks of narrow maps take half as
+many instructions again.
+"""
 
 
 class _Lowering:
@@ -118,15 +124,27 @@ class _Lowering:
             RowLayer(
                 layer.group,
                 layer.kernel,
-                tuple(self.place(v) for v in layer.reads),
+                tuple((self.place(v), windows.get(v.name, ())) for v in layer.reads),
                 tuple(self.place(v) for v in layer.outputs),
                 layer.kernel.scratch_bytes(self.target.align),
             )
             for layer in self.layers
+            for windows in [self.row_windows(layer.group)]
         ]
         inputs, outputs = self.external()
         external = {*inputs, *outputs}
         return RowStreaming(layers, live.spans, external, self.target.align).regions()
+
+    def row_windows(self, group: Group | None) -> dict[str, tuple[Window, ...]]:
+        """``windows_of`` a Group, by the names of what its kernel reads; nothing where unknown."""
+        choice = None if group is None else self.plan.choices.get(group.name)
+        if group is None or choice is None or not choice.template.streams:
+            return {}
+        found = windows_of(group)
+        if found is None:
+            return {}
+        readers = self.storage.readers
+        return {readers.get((group.name, v.name), v).name: w for v, w in found.items()}
 
     def place(self, value: Value) -> Placement:
         return self.storage.placements[value.name]
@@ -328,7 +346,7 @@ class _Lowering:
                 layer.operands.append(Operand(arg, place, place.offset + arg.offset))
             elif arg.const is not None:
                 offset, size = self.weights.add(arg.const.array)
-                layer.weights.append((offset, size))
+                layer.weights.append(Constant(offset, size))
                 layer.operands.append(
                     Operand(arg, None, offset + arg.offset * arg.const.array.itemsize)
                 )
@@ -369,7 +387,7 @@ def lower(graph: Graph, plan: Plan, target: Target, prefix: str) -> Program:
         return by_rows
     # Maps that are written over their own input may need less than rows of all of them.
     whole = _Lowering(graph, plan, target, prefix).run(by_rows=False)
-    return by_rows if by_rows.own_bytes < whole.own_bytes else whole
+    return by_rows if by_rows.own_bytes < (1 - BY_ROWS_SAVES) * whole.own_bytes else whole
 
 
 def legalize_outputs(graph: Graph) -> None:

@@ -1,7 +1,8 @@
 """C names from names of any kind.
 
-Every name is a legal identifier, no C or C++ keyword, at most 63 characters; two different names
-never collide: the later one takes a stable hash suffix.
+Every name is a legal identifier, no C or C++ keyword and no name that headers of both languages
+take, at most 63 characters; two different names never collide: the later one takes a stable hash
+suffix.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ import re
 
 MAX_LENGTH = 63
 
+# Behind the keywords: macros without arguments of standard headers and, of gnu99 and gnu++, of
+# compilers; types that the public header uses, which a C++ struct may not name a member after.
 _KEYWORDS = frozenset(
     re.split(
         r"\s+",
-        """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl
-        const const_cast constexpr continue decltype default delete do double dynamic_cast else enum
+        """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t
+        char32_t char8_t class co_await co_return co_yield compl concept const const_cast consteval
+        constexpr constinit continue decltype default delete do double dynamic_cast else enum
         explicit export extern false float for friend goto if inline int long mutable namespace new
         noexcept not not_eq nullptr operator or or_eq private protected public register
-        reinterpret_cast restrict return short signed sizeof static static_assert static_cast struct
-        switch template this thread_local throw true try typedef typeid typename typeof union
-        unsigned using virtual void volatile wchar_t while xor xor_eq main errno NAN INFINITY NULL
-        EOF stdin stdout stderr""",
+        reinterpret_cast requires restrict return short signed sizeof static static_assert
+        static_cast struct switch template this thread_local throw true try typedef typeid typename
+        typeof typeof_unqual union unsigned using virtual void volatile wchar_t while xor xor_eq
+        main errno NAN INFINITY NULL EOF stdin stdout stderr I complex imaginary linux unix
+        int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t ptrdiff_t""",
     )
 )
 
@@ -30,7 +35,7 @@ RESERVED_PREFIXES = frozenset(
     re.split(
         r"\s+",
         """m c all clean help install test package edit_cache rebuild_cache list_install_components
-        kernels weights simd tool run bench aot aot_clock aot_opencl board mps startup hal
+        kernels routines weights simd tool run bench aot aot_clock aot_opencl board mps startup hal
         assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal
         stdarg stdatomic stdbool stddef stdint stdio stdlib string strings tgmath threads time
         uchar wchar wctype unistd fcntl poll pthread sched semaphore dirent memory malloc alloca

@@ -6,6 +6,8 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,11 +32,27 @@ class Operand:
         place: where an activation lives; None for weights and scratch.
         offset: element offset of the pointer in the place's storage; byte offset in the weights
             or in scratch.
+        shared: of a constant, see ``Constant``.
     """
 
     arg: Arg
     place: Placement | None
     offset: int
+    shared: bool = False
+
+
+class Constant(NamedTuple):
+    """Where a packed constant lies.
+
+    Attributes:
+        offset: in the weights, in bytes.
+        bytes: of it.
+        shared: whether these are the weights that the models of a bundle share.
+    """
+
+    offset: int
+    bytes: int
+    shared: bool = False
 
 
 @dataclass(eq=False)
@@ -53,7 +71,7 @@ class Layer:
         template: name of the template.
         config: its knobs.
         group: None for a layout copy.
-        weights: (byte offset, bytes) in the weights of each packed constant.
+        weights: where each packed constant lies, in the order of the operands.
         fills: on a GPU, storages whose border is cleared before this layer, with the function.
         reads: activations that it reads, one entry an argument.
         shared: whether the threads of a run share its rows; else it is the first one's alone.
@@ -71,7 +89,7 @@ class Layer:
     group: Group | None = None
     function: str = ""
     operands: list[Operand] = field(default_factory=list)
-    weights: list[tuple[int, int]] = field(default_factory=list)
+    weights: list[Constant] = field(default_factory=list)
     fills: list[tuple[str, Storage]] = field(default_factory=list)
     reads: list[Value] = field(default_factory=list)
     shared: bool = False
@@ -98,7 +116,7 @@ class WeightBlob:
     """
 
     def __init__(self, align: int) -> None:
-        self._align = align
+        self.align = align
         self._size = 0
         self._parts: dict[int, memoryview] = {}
         self._known: dict[bytes, int] = {}
@@ -107,7 +125,7 @@ class WeightBlob:
         """Bytes in all, padding included."""
         return self._size
 
-    def add(self, array: Array) -> tuple[int, int]:
+    def add(self, array: Array | memoryview) -> tuple[int, int]:
         """(offset, bytes) of the array's elements in memory order; stored unless they are."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         key = hashlib.sha256(data).digest()
@@ -116,18 +134,38 @@ class WeightBlob:
             offset = self._known[key] = self._size
             if len(data):
                 self._parts[offset] = data
-            self._size += -(-len(data) // self._align) * self._align
+            self._size += -(-len(data) // self.align) * self.align
         return offset, len(data)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """All bytes in order, in pieces."""
         for data in self._parts.values():
             yield data
-            yield bytes(-len(data) % self._align)
+            yield bytes(-len(data) % self.align)
+
+    def constants(self) -> dict[bytes, tuple[int, memoryview]]:
+        """Offset and bytes of each constant that has some, in order, by a hash of them."""
+        none = hashlib.sha256(b"").digest()
+        return {key: (at, self._parts[at]) for key, at in self._known.items() if key != none}
+
+    def write(self, path: Path) -> None:
+        """Write all bytes, which weights.S or an application reads; of none a few, so that what
+        includes the file has something to stand for.
+        """
+        with path.open("wb") as file:
+            file.writelines(self.chunks())
+            file.write(b"" if len(self) else bytes(self.align))
 
     def crc(self, offset: int, size: int, seed: int) -> int:
         """CRC-32 (zlib's) of the constant that ``add`` put there, continuing ``seed``."""
         return zlib.crc32(self._parts[offset], seed) if size else seed
+
+    def crc_of_all(self) -> int:
+        """CRC-32 (zlib's) of all bytes, padding included."""
+        crc = 0
+        for chunk in self.chunks():
+            crc = zlib.crc32(chunk, crc)
+        return crc
 
 
 @dataclass
@@ -162,6 +200,7 @@ class Program:
         schedules: the journal's, when there was one.
         regions: runs of layers that compute by rows together.
         own_bytes: of the arena, where the caller passes all inputs and outputs.
+        shared: constants that other models of the same bundle have, too.
     """
 
     graph: Graph
@@ -178,6 +217,7 @@ class Program:
     schedules: Schedules | None = None
     regions: list[Region] = field(default_factory=list)
     own_bytes: int = 0
+    shared: WeightBlob = field(default_factory=lambda: WeightBlob(1))
 
     @property
     def math(self) -> frozenset[str]:
@@ -198,6 +238,7 @@ class Program:
     def layer_crc(self, layer: Layer) -> int:
         """CRC-32 (zlib's) of the bytes of a layer's packed constants, in order."""
         crc = 0
-        for offset, size in layer.weights:
-            crc = self.weights.crc(offset, size, crc)
+        for constant in layer.weights:
+            blob = self.shared if constant.shared else self.weights
+            crc = blob.crc(constant.offset, constant.bytes, crc)
         return crc

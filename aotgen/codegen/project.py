@@ -20,10 +20,11 @@ import aotgen
 from aotgen.codegen import opencl
 from aotgen.codegen.c import Printer
 from aotgen.codegen.c_text import wrap
-from aotgen.codegen.cmake import board_context, cmake_text
+from aotgen.codegen.cmake import board_context, cmake_text, target_check
 from aotgen.codegen.environment import render
-from aotgen.codegen.firmware import firmware_files
-from aotgen.codegen.lower import legalize_outputs, lower
+from aotgen.codegen.firmware import ServedModel, cmake_context, firmware_files
+from aotgen.codegen.less_memory import Partition, lower_least
+from aotgen.codegen.lower import legalize_outputs
 from aotgen.codegen.names import default_prefix, digest
 from aotgen.codegen.program import Layer, Program
 from aotgen.codegen.simd import simd_header
@@ -89,6 +90,7 @@ def build_program(
     alters = runs_plan_step(step, options.opt_level, options.disabled_passes)
     blocks = alters and options.optimize == "speed"
     schedules = scheduler(graph, target) if scheduler is not None else None
+    apart = Partition.of(graph)
     if runs_plan_step("fuse_rows", options.opt_level, options.disabled_passes):
         before = print_graph(graph)
         if fuse_rows(graph, target, schedules, blocks=blocks) and observer is not None:
@@ -98,7 +100,14 @@ def build_program(
         before, after = layout_text(graph, plan, altered=False), layout_text(graph, plan)
         if before != after:
             observer(step, before, after)
-    program = lower(graph, plan, target, prefix)
+    program = lower_least(
+        graph,
+        plan,
+        apart,
+        lambda: plan_graph(graph, target, schedules, blocks=blocks),
+        target,
+        prefix,
+    )
     program.schedules = schedules
     return program
 
@@ -155,7 +164,8 @@ def generate(
     printer = printer_of(program, prefix, options)
     manifest = describe(program, printer, board, target, options, model, tuning)
     files = {
-        **model_files(printer, options),
+        **model_files(printer, options, manifest),
+        **target_check(printer.base, board),
         **kernel_sources(printer, target, program),
         **thread_sources(printer),
         **tool_files(printer, board, options, manifest),
@@ -175,20 +185,24 @@ def generate(
     )
     files["manifest.json"] = manifest_text(manifest)
     write_texts(files, out)
-    write_weights(program, options, out / "src/weights.bin")
+    if options.weights != "c":
+        program.weights.write(out / "src/weights.bin")
     write_model(graph, model, out, vectors)
     return manifest
 
 
-def model_files(printer: Printer, options: CompileOptions) -> dict[str, str]:
-    """What a model has of its own in the library, by path: its header, its list of calls, where its
-    constants lie, and unless the application brings them, the constants.
+def model_files(
+    printer: Printer, options: CompileOptions, manifest: Mapping[str, Any]
+) -> dict[str, str]:
+    """What a model has of its own in the library, by path: its headers, its list of calls, where
+    its constants lie, and unless the application brings them, the constants.
     """
     p, weights = printer.base["p"], printer.base["weights_name"]
     linked = options.weights != "bin"
     on_device = opencl.context(printer) if printer.base["gpu"] else {}
     files = {
         f"include/{p}.h": printer.header(),
+        f"include/{p}_version.h": printer.version_header(manifest),
         f"src/{p}.c": printer.source(linked, **on_device),
         f"src/{weights}.h": printer.weights_header(linked),
     }
@@ -204,7 +218,9 @@ def tool_files(
 ) -> dict[str, str]:
     """What runs, checks and times a model, by path: test/ and bench/, or firmware/."""
     if board.is_bare:
-        return firmware_files(printer, board, options, manifest)
+        cmake = cmake_context(printer, board, options)
+        served = ServedModel(printer, manifest)
+        return firmware_files([served], printer.base, board, options, cmake)
     steps = steps_of(printer.program.graph)
     return printer.tools(options.weights, TOLERANCE, steps, _fixed_clusters(board))
 
@@ -242,15 +258,6 @@ def write_texts(files: Mapping[str, str], out: Path) -> None:
         if path.endswith((".c", ".h")):
             text = wrap(text)
         target_path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def write_weights(program: Program, options: CompileOptions, path: Path) -> None:
-    """Write the weights as bytes, which weights.S or an application reads."""
-    if options.weights == "c":
-        return
-    with path.open("wb") as file:
-        file.writelines(program.weights.chunks())
-        file.write(b"" if len(program.weights) else b"\0" * program.target.align)
 
 
 def write_model(graph: Graph, model: bytes | Path, out: Path, vectors: bool = True) -> None:
@@ -415,6 +422,7 @@ def describe(
             for slot in program.states
         ],
         "weights_bytes": len(program.weights),
+        "weights_crc": f"{program.weights.crc_of_all():08x}",
         "params": sum(int(v.const.size) for v in program.graph.constants() if v.const is not None),
         "macs": sum(layer.macs for layer in program.layers),
         "flash_bytes": len(program.weights) + code_bytes(program.functions.values(), target.isa),
@@ -435,7 +443,7 @@ def _tensor(tensor: Any) -> dict[str, Any]:
 
 
 def _layer(program: Program, layer: Layer) -> dict[str, Any]:
-    weights = sum(size for _, size in layer.weights)
+    weights = sum(constant.bytes for constant in layer.weights)
     choice, schedules = layer.choice, program.schedules
     tuned = choice is not None and choice.source == "tuned" and choice.measured
     entry: Mapping[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aotgen.codegen.program import Function
 from aotgen.target.target import Isa
@@ -35,3 +35,16 @@ def code_bytes(functions: Collection[Function], isa: Isa) -> int:
         assembly += instructions
         lines += text.count("\n") - instructions
     return lines * _LINE_BYTES[isa] + assembly * _INSTRUCTION_BYTES
+
+
+def own_code_bytes(used: Mapping[str, Collection[Function]], isa: Isa) -> dict[str, int]:
+    """Of the functions that several models use, estimated bytes of what each has of its own: that
+    would go with it. Functions of one name are the same one.
+    """
+
+    def together(models: Collection[str]) -> int:
+        functions = {f.name: f for model in models for f in used[model]}
+        return code_bytes(functions.values(), isa)
+
+    whole = together(used.keys())
+    return {model: whole - together(used.keys() - {model}) for model in used}

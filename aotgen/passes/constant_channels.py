@@ -50,6 +50,11 @@ MULTIPLE = 8
 more than 4 channels fewer gain on NEON and Cortex-M.
 """
 
+FLASH_MULTIPLE = 4
+"""The same where flash matters most: weights of microcontrollers' kernels are packed by fours, so
+that with fewer channels there are more kinds of kernels, and no fewer bytes.
+"""
+
 
 class ConstantChannels(Pass):
     """Fold constant channels into biases; remove those that nothing needs."""
@@ -57,13 +62,17 @@ class ConstantChannels(Pass):
     name = "constant_channels"
     level = 3
 
+    def __init__(self, multiple: int = MULTIPLE) -> None:
+        """``multiple`` is what counts of channels stay multiples of, or what they were."""
+        self.multiple = multiple
+
     def run(self, graph: Graph) -> bool:
         if not any(node.op in ("qconv", "qmatmul") for node in graph.nodes):
             return False
         intervals = Intervals(graph)
         classes = _Classes(graph)
         needed = _needed(graph, classes, intervals)
-        kept = _padded(graph, classes, needed)
+        kept = _padded(graph, classes, needed, self.multiple)
         if kept[classes.used].all():
             return False
         _Removal(graph, classes, intervals, needed, kept).run()
@@ -200,9 +209,9 @@ def _needed(graph: Graph, classes: _Classes, intervals: Intervals) -> Mask:
     return needed
 
 
-def _padded(graph: Graph, classes: _Classes, needed: Mask) -> Mask:
+def _padded(graph: Graph, classes: _Classes, needed: Mask, multiple: int) -> Mask:
     """By label, whether a class is kept: the needed ones, and so many others that counts of
-    channels are multiples of ``MULTIPLE`` where something is removed at all.
+    channels are multiples of ``multiple`` where something is removed at all.
     """
     kept = needed.copy()
     changed = True
@@ -210,15 +219,15 @@ def _padded(graph: Graph, classes: _Classes, needed: Mask) -> Mask:
         changed = False
         for node in graph.nodes:
             for value in node.outputs:
-                changed = _pad_value(classes.of(value), kept) or changed
+                changed = _pad_value(classes.of(value), kept, multiple) or changed
     return kept
 
 
-def _pad_value(labels: Indices, kept: Mask) -> bool:
+def _pad_value(labels: Indices, kept: Mask, multiple: int) -> bool:
     """Keep more classes of a value, the first ones, until the count of its channels is fine."""
     mask = kept[labels]
     count, changed = int(mask.sum()), False
-    while (count == 0 or count % MULTIPLE) and count < len(labels):
+    while (count == 0 or count % multiple) and count < len(labels):
         kept[labels[int(np.argmin(mask))]] = changed = True
         mask = kept[labels]
         count = int(mask.sum())

@@ -14,13 +14,14 @@ from aotgen.errors import UsageError
 from aotgen.ir.graph import Graph
 from aotgen.ir.printer import print_graph
 from aotgen.ir.verifier import verify as verify_graph
+from aotgen.options import Optimize
 from aotgen.passes.base import Pass
 from aotgen.passes.canonicalize_cast import CanonicalizeCast
 from aotgen.passes.canonicalize_ops import CanonicalizeOps
 from aotgen.passes.combine_parallel_batch_matmul import CombineParallelBatchMatmul
 from aotgen.passes.combine_parallel_conv2d import CombineParallelConv2d
 from aotgen.passes.combine_parallel_dense import CombineParallelDense
-from aotgen.passes.constant_channels import ConstantChannels
+from aotgen.passes.constant_channels import FLASH_MULTIPLE, ConstantChannels
 from aotgen.passes.dead_code import DeadCode
 from aotgen.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from aotgen.passes.fast_math import FastMath
@@ -61,6 +62,9 @@ PASSES: tuple[Pass, ...] = (
 )
 """All passes, in the order in which they run."""
 
+FLASH_PASSES: dict[str, Pass] = {ConstantChannels.name: ConstantChannels(FLASH_MULTIPLE)}
+"""Those that ``--optimize flash`` has in place of the ones of the same name."""
+
 PLAN_STEPS: dict[str, int] = {"fuse_rows": 3, "alter_op_layout": 3}
 """Steps with an opt level that belong to plan, since they look at time: ``disabled`` takes their
 names, too.
@@ -89,6 +93,7 @@ def run_passes(
     *,
     opt_level: int = 3,
     disabled: Collection[str] = (),
+    optimize: Optimize = "speed",
     on_pass: Observer | None = None,
     verify: bool = False,
 ) -> Graph:
@@ -97,6 +102,7 @@ def run_passes(
     Args:
         opt_level: 0 to 4; a pass runs at its own level and above.
         disabled: names of passes to leave out.
+        optimize: what to prefer where passes have a choice.
         on_pass: sees the graph before and after each pass that changed it (``--show-passes``).
         verify: check the IR's invariants after each pass.
 
@@ -108,7 +114,8 @@ def run_passes(
     simplify(graph, opt_level=opt_level, disabled=disabled, on_pass=on_pass, verify=verify)
     for step in enabled:
         if step not in SIMPLIFICATIONS:
-            _run(step, graph, on_pass, verify)
+            chosen = FLASH_PASSES.get(step.name, step) if optimize == "flash" else step
+            _run(chosen, graph, on_pass, verify)
     if graph.groups is None:
         single_groups(graph)
     return graph

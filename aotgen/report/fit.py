@@ -67,6 +67,17 @@ class Fit:
         """A sentence for each memory that is too small."""
         return [str(memory) for memory in (self.ram, self.flash) if memory.short]
 
+    @property
+    def verdict(self) -> str:
+        """Whether the model fits, or by how much not, for people."""
+        if not self.ok:
+            return "; ".join(self.misfits)
+        named = ((self.flash, "weights"), (self.ram, "arena"))
+        beside = [f"{what} of {byte_text(m.external)}" for m, what in named if m.external]
+        if beside:
+            return f"yes, with {' and '.join(beside)} in external memory"
+        return "yes" if self.ram.has or self.flash.has else "yes: the board sets no limits"
+
 
 @dataclass(frozen=True)
 class Remedy:
@@ -138,6 +149,30 @@ def remedies(
     now = fit(manifest, board)
     tried = _candidates(manifest, board, options, analyze, now)
     found = [r for r in tried if r.fit.short < now.short]
+    return sorted(found, key=lambda r: (r.fit.short, r.what))
+
+
+def bundle_remedies(manifest: Mapping[str, Any], board: Board) -> list[Remedy]:
+    """What would help a bundle that does not fit, the best first.
+
+    Args:
+        manifest: of the bundle.
+        board: see ``fit``.
+    """
+    now = fit(manifest, board)
+    arena, weights = manifest["arena_bytes"], manifest["weights_bytes"]
+    one = manifest["arenas_bytes"]["shared"]
+    tried = [
+        Remedy("--share-arena", _fit(manifest, board, one, weights)),
+        Remedy(
+            "--weights bin, mapped from memory beside the flash", _fit(manifest, board, arena, 0)
+        ),
+        Remedy("both", _fit(manifest, board, one, 0)),
+    ]
+    found: list[Remedy] = []
+    for remedy in tried:
+        if remedy.fit.short < min([now.short, *(r.fit.short for r in found)]):
+            found.append(remedy)
     return sorted(found, key=lambda r: (r.fit.short, r.what))
 
 

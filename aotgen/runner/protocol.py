@@ -53,6 +53,7 @@ class Request(IntEnum):
     PROFILE = 0x0C
     STACK = 0x0D
     RESTART = 0x0E
+    SELECT = 0x0F
     MEASURE = 0x10
     LAST = 0x11
 
@@ -172,6 +173,8 @@ class Hello:
     Attributes:
         version: of the protocol.
         traces: whether the firmware can trace and profile layers.
+        choice: whether it has several models, of which SELECT chooses one; what is told here of the
+            model is that of the chosen one, in a new session the first.
         max_payload: bytes of a frame.
         layers: of the model.
         firmware: see ``firmware_id``.
@@ -179,7 +182,7 @@ class Hello:
         ticks_hz: ticks of its clock in a second.
         arena_bytes, state_bytes, weights_bytes, input_bytes, output_bytes: of the model.
         stack_bytes: of the board's stack; 0 when unknown.
-        model: prefix of the project.
+        model: its prefix.
         board: that it was compiled for.
         core: likewise.
         tool_version: of the aotgen that made it.
@@ -187,6 +190,7 @@ class Hello:
 
     version: int
     traces: bool
+    choice: bool
     max_payload: int
     layers: int
     firmware: str
@@ -208,7 +212,7 @@ _HELLO = struct.Struct("<BBBHH16si7I")
 
 
 def parse_hello(data: bytes) -> Hello:
-    """The payload of a hello's reply, without its status.
+    """The payload of a hello's reply, or of a SELECT's, without its status.
 
     Raises:
         BoardError: the board speaks another version, or it makes no sense.
@@ -230,6 +234,7 @@ def parse_hello(data: bytes) -> Hello:
     return Hello(
         version=version,
         traces=bool(flags & 1),
+        choice=bool(flags & 4),
         max_payload=payload,
         layers=layers,
         firmware=name.hex(),

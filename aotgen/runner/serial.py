@@ -29,16 +29,26 @@ class SerialBoard(Place):
     else it runs the project's firmware already.
     """
 
-    def __init__(self, spec: str) -> None:
-        """``spec`` is ``serial:/dev/ttyX[:baud]``.
+    def __init__(self, spec: str, alone: bool = True) -> None:
+        """
+        Args:
+            spec: ``serial:/dev/ttyX[:baud]``.
+            alone: whether no other board is in use: else it is flashed only by a command that says
+                at which {port}.
 
         Raises:
-            UsageError: it is malformed.
+            UsageError: the spec is malformed.
         """
         self.name = spec
         self._device, self._baud = parse_serial(spec)
         self._link: SerialLink | None = None
         self._flashed: Path | None = None
+        self._alone = alone
+
+    def flashes(self, board: Board) -> bool:
+        """Whether a project's firmware is written to the board before its model runs."""
+        named = any("{port}" in word for word in board.flash_command)
+        return bool(board.flash_command) and (self._alone or named)
 
     def model(self, project: Project) -> PlacedModel:
         board = project.board
@@ -47,10 +57,11 @@ class SerialBoard(Place):
                 f"board {board.name} runs programs, and none of them over a serial line",
                 remedy="use --runner ssh://user@host",
             )
-        if board.flash_command and self._flashed != project.folder:
+        if self.flashes(board) and self._flashed != project.info.root:
+            # One firmware has all models of a bundle.
             self.close()
-            flash(project)
-            self._flashed = project.folder
+            flash(project, self._device)
+            self._flashed = project.info.root
         if self._link is None:
             self._link = SerialLink(self._open())
         return SerialModel(project.info, board, self._link, self.name)
@@ -66,6 +77,7 @@ class SerialBoard(Place):
         self.close()
         paths = {"elf": str(program)}
         paths |= {f: str(program.with_suffix(f".{f}")) for f in FIRMWARE_IMAGES}
+        paths["port"] = self._device
         run_flash(board, _filled(board.flash_command, paths))
         return self.reopen()
 
@@ -143,15 +155,15 @@ class QemuBoard(Place):
         self.machine = None
 
 
-def flash(project: Project) -> None:
-    """Build a project's firmware and write it to its board.
+def flash(project: Project, port: str) -> None:
+    """Build a project's firmware and write it to its board, which is at a serial port.
 
     Raises:
         UsageError: the board's [flash] command asks for a file that there is none of.
         ToolchainError: the project does not build, or the command's program is not installed.
         BoardError: the command fails.
     """
-    run_flash(project.board, flash_argv(project, project.board.flash_command))
+    run_flash(project.board, flash_argv(project, project.board.flash_command, port))
 
 
 def require_flash(board: Board) -> None:
@@ -194,13 +206,14 @@ def run_flash(board: Board, argv: Sequence[str]) -> None:
         )
 
 
-def flash_argv(project: Project, command: Sequence[str]) -> list[str]:
-    """``command`` with the paths of the built firmware in place of {elf}, {bin} and {hex}.
+def flash_argv(project: Project, command: Sequence[str], port: str) -> list[str]:
+    """``command`` with the paths of the built firmware in place of {elf}, {bin} and {hex}, and the
+    serial port in place of {port}.
 
     Raises:
         UsageError: it asks for a file that there is none of.
     """
-    asked = set(re.findall(r"\{(\w+)\}", " ".join(command)))
+    asked = set(re.findall(r"\{(\w+)\}", " ".join(command))) - {"port"}
     firmware = project.board.firmware
     forms = {"elf", *firmware.images} if firmware.can_start else set()
     if asked - forms:
@@ -210,11 +223,12 @@ def flash_argv(project: Project, command: Sequence[str]) -> list[str]:
             remedy="name the files of your own firmware, or give the board start-up code, linker"
             " script and images ([firmware] in board.toml)",
         )
-    paths: dict[str, str] = {}
+    paths = {"port": port}
     if asked:
         build = project.firmware()
         elf = build.program("firmware")
-        paths = {"elf": str(elf), **{f: str(elf.with_suffix(f".{f}")) for f in firmware.images}}
+        paths["elf"] = str(elf)
+        paths |= {form: str(elf.with_suffix(f".{form}")) for form in firmware.images}
     return _filled(command, paths)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aotgen.errors import BoardError
 from aotgen.runner.base import LinkError
@@ -142,6 +142,23 @@ class SerialLink:
         told = parse_hello(self.request(Request.HELLO, timeout=timeout))
         self.payload_bytes = told.max_payload - _PART_HEAD
         return told
+
+    def models(self, first: Hello) -> Iterator[Hello]:
+        """What the board tells of each of its models, ``first`` in the answer to a hello. A model
+        is the chosen one from then on until the next one is asked for.
+
+        Raises:
+            BoardError: as ``request``.
+        """
+        yield first
+        for index in range(1, 1 << 16) if first.choice else ():
+            try:
+                data = self.request(Request.SELECT, struct.pack("<H", index))
+            except Refused as error:
+                if error.status != Status.OUT_OF_RANGE:
+                    raise
+                return
+            yield parse_hello(data)
 
     def request(
         self, request: Request, payload: bytes = b"", timeout: float = ANSWER_S, size: int = 0

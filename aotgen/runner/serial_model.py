@@ -20,7 +20,7 @@ import numpy as np
 
 from aotgen.bench import BenchOptions, cores_in_use, layer_macs, peak_gops
 from aotgen.bench_result import BenchResult, Cores, LayerTime
-from aotgen.counting import LayerCost, RunCost
+from aotgen.counting import LayerCost, RunCost, whole_instructions
 from aotgen.errors import BoardError, UsageError
 from aotgen.ir.types import Array
 from aotgen.runner.model import Outputs, PlacedModel, split_outputs
@@ -53,6 +53,11 @@ SLOWEST_MACS_PER_S = 2e5
 """A board that takes longer than with these multiply-accumulates a second has hung."""
 
 _MAX_RUNS = 0xFFFF
+_REQUEST_S = 10.0
+"""Longest that runs of one request should take."""
+
+_COUNTED_PROFILES = 5
+"""Runs that tell how many instructions each layer has."""
 
 _T = TypeVar("_T")
 
@@ -94,8 +99,10 @@ class SerialModel(PlacedModel):
             BoardError: it runs another firmware, or the model does not start there.
         """
         # Another host may have left a run under way.
-        hello = self._link.hello(HELLO_S + self._macs / SLOW_MACS_PER_S)
-        self._check(hello)
+        first = self._link.hello(HELLO_S + self._macs / SLOW_MACS_PER_S)
+        hello = self._chosen(first)
+        if hello.error:
+            raise BoardError(f"the board cannot start the model: {model_error(hello.error)}")
         self._hello = hello
         return hello
 
@@ -148,10 +155,11 @@ class SerialModel(PlacedModel):
             number = options.number or 1
             time.sleep(options.cooldown)
             try:
-                first = self._again(lambda: self._ticks(options.warmup, 1)) / self._ready.ticks_hz
+                first = self._again(lambda: self._ticks(1)) / self._ready.ticks_hz
+                self._again(lambda: self._ticks(options.warmup - 1, first))  # noqa: B023
                 number = options.number or self._number(first)
                 for _ in range(options.repeat):
-                    ticks = self._again(lambda: self._ticks(0, number, first))  # noqa: B023
+                    ticks = self._again(lambda: self._ticks(number, first))  # noqa: B023
                     times.append(1e3 * ticks / self._ready.ticks_hz / number)
                 layers = self._profile(options.repeat) if options.profile else []
                 stack = self._again(self._stack)
@@ -166,23 +174,28 @@ class SerialModel(PlacedModel):
         """What the board told when the session began."""
         return self._hello or self.connect()
 
-    def _check(self, hello: Hello) -> None:
-        """
+    def _chosen(self, first: Hello) -> Hello:
+        """What the board tells of the project's model, which it has chosen from here on.
+
         Raises:
             BoardError: the board runs something else than the project's firmware.
         """
-        if hello.firmware != firmware_id(self._info.data):
-            same = hello.model == self._info.prefix
-            what = "another version of it" if same else f"{hello.model!r}"
-            raise BoardError(
-                f"the board at {self._link.port.name} runs {what} (firmware {hello.firmware[:8]},"
-                f" compiled by aotgen {hello.tool_version} for {hello.board}), not the firmware of"
-                f" {self._info.folder} ({firmware_id(self._info.data)[:8]})",
-                remedy=f"build {self._info.folder} and flash it; [flash] command in board.toml does"
-                " so by itself",
-            )
-        if hello.error:
-            raise BoardError(f"the board cannot start the model: {model_error(hello.error)}")
+        wanted = firmware_id(self._info.data)
+        others = []
+        for hello in self._link.models(first):
+            if hello.firmware == wanted:
+                return hello
+            others.append(hello)
+        same = next((o for o in others if o.model == self._info.prefix), None)
+        found = same or first
+        what = "another version of it" if same else ", ".join(repr(o.model) for o in others)
+        raise BoardError(
+            f"the board at {self._link.port.name} runs {what} (firmware {found.firmware[:8]},"
+            f" compiled by aotgen {found.tool_version} for {found.board}), not the firmware of"
+            f" {self._info.folder} ({wanted[:8]})",
+            remedy=f"build {self._info.folder} and flash it; [flash] command in board.toml does"
+            " so by itself",
+        )
 
     def _again(self, once: Callable[[], _T]) -> _T:
         """``once``, begun anew in a new session where the board was restarted meanwhile."""
@@ -310,15 +323,19 @@ class SerialModel(PlacedModel):
                 return data
         raise BoardError(f"layer {event.layer} changes while the board sends it")
 
-    def _ticks(self, warmup: int, number: int, run_s: float = 0.0) -> int:
-        """Of ``number`` runs behind ``warmup`` ones; a run takes about ``run_s`` seconds."""
+    def _ticks(self, number: int, run_s: float = 0.0) -> int:
+        """Of ``number`` runs, one of which takes about ``run_s`` seconds. No request takes long: of
+        a board that hangs it is known soon.
+        """
+        most = _MAX_RUNS if run_s <= 0 else min(max(int(_REQUEST_S / run_s), 1), _MAX_RUNS)
         ticks = 0
         while number > 0:
-            runs = min(number, _MAX_RUNS)
-            payload = struct.pack("<HH", min(warmup, _MAX_RUNS), runs)
+            runs = min(number, most)
             timeout = self._run_s + 20 * run_s * runs
-            ticks += _unpacked("<Q", self._ask(Request.BENCH, payload, timeout))[0]
-            number, warmup = number - runs, 0
+            ticks += _unpacked(
+                "<Q", self._ask(Request.BENCH, struct.pack("<HH", 0, runs), timeout)
+            )[0]
+            number -= runs
         return ticks
 
     def _number(self, run_s: float) -> int:
@@ -327,16 +344,16 @@ class SerialModel(PlacedModel):
             return 1
         return min(max(math.ceil(REPEAT_MS / 1e3 / run_s), 1), _MAX_RUNS)
 
-    def _profile(self, repeat: int) -> list[int]:
-        """Ticks of each layer: the median of several runs, where they are no counts."""
-        runs = 1 if self._instruction_ns is not None else min(repeat, 11)
-        seen = [self._again(self._profile_once) for _ in range(runs)]
-        return [round(statistics.median(ticks)) for ticks in zip(*seen, strict=True)]
+    def _profile(self, repeat: int) -> list[tuple[int, ...]]:
+        """Ticks of each layer in each of several runs."""
+        most = _COUNTED_PROFILES if self._instruction_ns is not None else 11
+        seen = [self._again(self._profile_once) for _ in range(min(repeat, most))]
+        return list(zip(*seen, strict=True))
 
     def _stack(self) -> int | None:
         """Bytes of the stack that a run uses; None where the board does not tell."""
         self._ask(Request.STACK, b"\1")
-        self._ticks(0, 1)
+        self._ticks(1)
         used, size = _unpacked("<II", self._ask(Request.STACK, b"\0"))
         return used if size else None
 
@@ -350,7 +367,7 @@ class SerialModel(PlacedModel):
         return ticks
 
     def _result(
-        self, times: Sequence[float], number: int, layers: Sequence[int] = ()
+        self, times: Sequence[float], number: int, layers: Sequence[tuple[int, ...]] = ()
     ) -> BenchResult:
         """Of a measurement that has broken off."""
         info = self._info
@@ -368,7 +385,7 @@ class SerialModel(PlacedModel):
                 LayerTime(
                     index,
                     info.layers[index].name,
-                    1e3 * ticks / hz,
+                    1e3 * statistics.median(ticks) / hz,
                     macs[index][0],
                     macs[index][1],
                     peak[macs[index][1]],
@@ -381,23 +398,33 @@ class SerialModel(PlacedModel):
             peak_gops=peak[integer],
             emulated=self._instruction_ns is not None,
             complete=False,
-            cost=self._cost(times, layers, hz),
+            cost=self._cost(times, number, layers, hz),
         )
 
-    def _cost(self, times: Sequence[float], layers: Sequence[int], hz: int) -> RunCost | None:
-        """Under an emulator whose clock tells them, the instructions of a run.
-
-        A tick is not a whole number of instructions, and where in one a run begins is chance: the
-        mean of the repeats is closer than any of them.
+    def _cost(
+        self,
+        times: Sequence[float],
+        number: int,
+        layers: Sequence[tuple[int, ...]],
+        hz: int,
+    ) -> RunCost | None:
+        """Under an emulator whose clock tells them, the instructions of a run and of its layers:
+        exact where repeats are of one run, else the mean.
         """
-        if self._instruction_ns is None or not times:
-            return None
         each = self._instruction_ns
+        if each is None or not times:
+            return None
+        if number == 1:
+            ticks = [round(ms * hz / 1e3) for ms in times]
+            run = whole_instructions(ticks, 1e9 / hz, each)
+        else:
+            run = round(statistics.fmean(times) * 1e6 / each)
+        found = (whole_instructions(layer, 1e9 / hz, each) for layer in layers)
         return RunCost(
-            Counts.of_instructions(round(statistics.fmean(times) * 1e6 / each)),
+            Counts.of_instructions(run),
             self._board.clusters[0].core,
             None,
-            tuple(LayerCost(round(ticks * 1e9 / hz / each), None) for ticks in layers),
+            tuple(LayerCost(instructions, None) for instructions in found),
             caches=False,
         )
 

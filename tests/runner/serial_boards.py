@@ -13,18 +13,22 @@ import subprocess
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import aotgen
+from aotgen.runner import serial
 from aotgen.runner.base import Place
 from aotgen.runner.model import PlacedModel
+from aotgen.runner.qemu_system import QemuMachine
 from aotgen.runner.serial_link import SerialLink
 from aotgen.runner.serial_model import SerialModel
-from aotgen.runner.serial_port import SerialPort
+from aotgen.runner.serial_port import Port, SerialPort
+from aotgen.target.board import Board
 from tests.support import require_tool
 from tests.tflite_builder import ModelBuilder
 
@@ -117,16 +121,18 @@ def compiled(model: bytes, folder: Path, board: str = "cortex-m") -> aotgen.Proj
 
 
 def native_device(project: aotgen.Project, *flags: str, compiler: str = "gcc") -> Path:
-    """The firmware of a project for plain C as a program of this computer, under the sanitizers."""
+    """The firmware of a project for plain C as a program of this computer, under the sanitizers;
+    that of its bundle where it is in one.
+    """
     require_tool(compiler)
-    folder, prefix = project.folder, project.info.prefix
+    folder = project.info.root
+    prefixes = [path.name for path in (folder / "models").glob("*")] or [project.info.prefix]
     out = folder / "device"
-    sources = [*sorted((folder / "src").glob("*.c")), *sorted((folder / "firmware").glob("*.c"))]
-    if (folder / "src/weights.S").exists():
-        sources.append(folder / "src/weights.S")
+    sources = [*sorted((folder / "src").glob("*.[cS]")), *sorted((folder / "firmware").glob("*.c"))]
+    traces = [f"-D{prefix.upper()}_TRACE" for prefix in prefixes]
     argv = [
         *(compiler, *STRICT, "-O1", "-g", "-fsanitize=address,undefined"),
-        *("-fno-sanitize-recover=all", f"-D{prefix.upper()}_TRACE", *flags, f"-Wa,-I{folder}/src"),
+        *("-fno-sanitize-recover=all", *traces, *flags, f"-Wa,-I{folder}/src"),
         *(f"-I{folder}/include", f"-I{folder}/src", f"-I{folder}/firmware"),
         *map(str, [*sources, HERE / "hal_posix.c"]),
         *("-o", str(out), "-lm"),
@@ -269,3 +275,31 @@ class NativePlace(Place):
 
     def close(self) -> None:
         self.link.close()
+
+
+class FlashedBoard:
+    """A real board at a serial port, which runs what was flashed last: QEMU stands for it, whose
+    clock is its own.
+
+    Attributes:
+        flashed: argv of each call of the board's [flash] command; its last word is {elf}.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flashed: list[Sequence[str]] = []
+        self._machine: QemuMachine | None = None
+        monkeypatch.setattr(serial, "run_flash", self._flash)
+        monkeypatch.setattr(serial.SerialBoard, "_open", self._open)
+
+    def _flash(self, board: Board, argv: Sequence[str]) -> None:
+        self.flashed.append(argv)
+        self.close()
+        self._machine = QemuMachine(board, Path(argv[-1]))
+
+    def _open(self) -> Port:
+        assert self._machine is not None and self._machine.port is not None
+        return self._machine.port
+
+    def close(self) -> None:
+        if self._machine is not None:
+            self._machine.close()

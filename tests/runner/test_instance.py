@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from aotgen.errors import BoardError, ToolchainError, UsageError
+from aotgen.manifest import FORMAT
 from aotgen.project import Project
 from support import require_tool
 
@@ -72,7 +73,7 @@ endif()
 def write_project(folder: Path, weight: float = 2.0) -> Project:
     tensor = {"dtype": "float32", "shape": [3]}
     manifest = {
-        "format": 1,
+        "format": FORMAT,
         "tool": {"name": "aotgen", "version": "0"},
         "prefix": "acc",
         "board": "host",

@@ -383,10 +383,8 @@ def test_a_board_that_dies(
     project: aotgen.Project, board: NativeBoard, place: NativePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a measurement: what was measured is kept."""
-    monkeypatch.setattr("aotgen.runner.serial_link.ANSWER_S", 0.5)
     model = place.model(project)
     assert isinstance(model, SerialModel)
-    model._run_s = 0.5
     monkeypatch.setattr(place, "model", lambda _: model)
     asked = 0
     ask = place.link.request
@@ -394,8 +392,10 @@ def test_a_board_that_dies(
     def request(kind: Request, *rest: object, **more: object) -> bytes:
         nonlocal asked
         asked += kind is Request.BENCH
-        if asked == 4:
+        if asked == 5:  # two warm-up runs, two repeats, and the third
             board.kill()
+            more["timeout"] = 0.5
+            rest = rest[:1]
         return ask(kind, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(place.link, "request", request)
@@ -407,7 +407,7 @@ def test_a_board_that_dies(
 def received(port: Port, count: int) -> list[Frame]:
     """The next frames from the board, and what else comes soon."""
     reader, found = FrameReader(), []
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while len(found) < count and time.monotonic() < until:
         found += reader.feed(port.read(0.1))
     return [*found, *reader.feed(port.read(0.2))]
@@ -439,7 +439,7 @@ def test_requests_that_come_twice_or_late(
 
 
 def test_a_second_host_ends_a_traced_run(project: aotgen.Project, place: NativePlace) -> None:
-    """Its hello is answered at once, and what it asks for after the run."""
+    """It is answered when the run has ended."""
     link = place.link
     link.hello()
     data = drawn()["x"].tobytes()
@@ -519,7 +519,7 @@ def test_a_board_that_never_answers() -> None:
     start = time.monotonic()
     with pytest.raises(LinkError, match=r"no board answers at .*, 9600 baud; check the cable"):
         link.hello(timeout=1.0)
-    assert time.monotonic() - start < 3.0
+    assert time.monotonic() - start < 10.0
     os.write(master, b"\x00\xffmain: starting\r\n")
     with pytest.raises(LinkError, match="it printed 'main: starting'"):
         link.hello(timeout=0.5)
@@ -685,7 +685,7 @@ def test_flash_commands(project: aotgen.Project, device: Path, tmp_path: Path) -
     with SerialBoard(spec) as place, pytest.raises(AotgenError, match="is not installed"):
         with_flash(project, "no-such-flasher").run(drawn(), place)
     with pytest.raises(UsageError, match=r"asks for \{elf\}, which is not built"):
-        flash_argv(project, ["openocd", "program {elf}"])
+        flash_argv(project, ["openocd", "program {elf}"], "/dev/ttyX")
     board.close()
 
 
@@ -708,17 +708,19 @@ class Terminal:
 
     def __init__(self, board: NativeBoard) -> None:
         self.port = SerialPort(board.line.device, 115200)
-        while self.port.read(0.5):
-            pass  # m-ready, unless it came before we were there
+        # The board's own m-ready comes first, unless it came before we were there.
+        self._ask("name%", b"]\r\nm-ready\r\n")
+
+    def _ask(self, command: str, end: bytes) -> str:
+        self.port.write(command.encode())
+        text, until = b"", time.monotonic() + 60
+        while not text.endswith(end) and time.monotonic() < until:
+            text += self.port.read(0.1)
+        return text.decode("ascii")
 
     def answer(self, command: str) -> list[str]:
         """The lines up to m-ready."""
-        self.port.write(command.encode())
-        text = b""
-        until = time.monotonic() + 5
-        while not text.endswith(b"m-ready\r\n") and time.monotonic() < until:
-            text += self.port.read(0.1)
-        *lines, ready, end = text.decode("ascii").split("\r\n")
+        *lines, ready, end = self._ask(command, b"m-ready\r\n").split("\r\n")
         assert (ready, end) == ("m-ready", "")
         return lines
 

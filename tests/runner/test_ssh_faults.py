@@ -74,7 +74,7 @@ def test_a_board_with_few_programs(board: Board, tmp_path: Path) -> None:
         assert len([text for text in told if " 0 %" in text]) == 1
         with fails("program was stopped after 1 s"):
             runner.run(program, [Upload(data), "4322"], timeout=1)
-        wait_for(lambda: not running("sleep 4322"), 5)
+        wait_for(lambda: not running("sleep 4322"), 30)
         with fails("cannot start df: "):
             runner.command(["df"])
     assert not folder.exists()
@@ -97,7 +97,7 @@ def test_link_cut_in_upload(board: Board, tmp_path: Path) -> None:
         folder = folder_of(runner)
         with fails("the link to board@.* was lost while uploading data; check power"):
             runner.run(program, [Upload(data)])
-        wait_for(lambda: not folder.exists(), 10)
+        wait_for(lambda: not folder.exists(), 30)
 
 
 def test_link_cut_in_run(board: Board, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_link_cut_in_run(board: Board, tmp_path: Path) -> None:
         start = time.monotonic()
         with fails("the link to .* was lost while program was running"):
             runner.run(program, on_line=lambda line: proxy.cut())
-        assert time.monotonic() - start < 10
-        wait_for(lambda: not folder.exists() and not running(str(folder)), 10)
+        assert time.monotonic() - start < 60
+        wait_for(lambda: not folder.exists() and not running(str(folder)), 30)
         # The cable is back: the next command connects and uploads again.
         assert runner.command(["echo", "back"]).stdout == "back\n"
 
@@ -131,7 +131,7 @@ def test_cable_pulled_in_run(board: Board, tmp_path: Path, monkeypatch: pytest.M
         # Also shows that a program may run for longer than the silence that ends it.
         with fails("program was stopped after 10 s"):
             runner.run(program, timeout=10, on_line=lambda line: proxy.go_silent())
-        wait_for(lambda: not folder.exists() and not running(str(folder)), 10)
+        wait_for(lambda: not folder.exists() and not running(str(folder)), 30)
         proxy.cut()
 
 
@@ -147,14 +147,14 @@ def test_sshd_restarted_between_runs(board: Board, tmp_path: Path) -> None:
         with second_sshd(board, tmp_path, port) as pid:
             assert runner.run(program, [Upload(data)]).stdout == "same"
             assert folder_of(runner) != folder
-            wait_for(lambda: not folder.exists(), 10)
+            wait_for(lambda: not folder.exists(), 30)
             # Only the connection dies, in the middle of nothing.
             kill_connections(pid)
             assert runner.run(program, [Upload(data)]).stdout == "same"
             folder = folder_of(runner)
         with fails("nothing listens at"):
             runner.run(program, [Upload(data)])
-    wait_for(lambda: not folder.exists(), 10)
+    wait_for(lambda: not folder.exists(), 30)
 
 
 # ---- room ----------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_a_status_that_comes_with_the_end() -> None:
 _CLIENT = """
 import sys
 from pathlib import Path
-from aotgen.cli import main
+from aotgen.cli import app, main
 from aotgen.runner.select import runner_for
 
 def work(*_):
@@ -291,7 +291,7 @@ def work(*_):
         runner.deploy(program)
         runner.run(program, on_line=lambda line: print(line, flush=True))
 
-main.app = lambda **_: work()
+app.run_words = lambda words: work()
 sys.exit(main.call([]))
 """
 
@@ -316,11 +316,11 @@ def test_interrupted(number: signal.Signals, code: int, board: Board, tmp_path: 
         folder = client.stdout.readline().strip()
         assert Path(folder).is_dir() and running(f"{folder}/")
         client.send_signal(number)
-        assert client.wait(15) == code
+        assert client.wait(60) == code
         if number == signal.SIGINT:
             assert client.stderr.read() == "aotgen: error: interrupted\n"
             assert not Path(folder).exists()
-    wait_for(lambda: not Path(folder).exists() and not running(folder), 10)
+    wait_for(lambda: not Path(folder).exists() and not running(folder), 30)
 
 
 def test_interrupted_in_upload(board: Board, tmp_path: Path) -> None:
@@ -332,9 +332,9 @@ def test_interrupted_in_upload(board: Board, tmp_path: Path) -> None:
         assert client.stdout.readline().startswith(f"uploading {program.name}: 0 %")
         (partial,) = Path("/tmp").glob(f"aotgen-*/*-{program.name}.part")
         client.send_signal(signal.SIGINT)
-        assert client.wait(20) == 130
+        assert client.wait(60) == 130
         assert client.stderr.read() == "aotgen: error: interrupted\n"
-    wait_for(lambda: not partial.parent.exists(), 10)
+    wait_for(lambda: not partial.parent.exists(), 30)
 
 
 # ---- the command line ----------------------------------------------------------------------------

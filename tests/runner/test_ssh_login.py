@@ -36,7 +36,7 @@ def agent(tmp_path: Path) -> Iterator[str]:
 
     process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
     try:
-        wait_for(answers, 10)
+        wait_for(answers, 30)
         yield place
     finally:
         process.kill()

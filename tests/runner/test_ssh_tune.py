@@ -59,7 +59,7 @@ def test_faults(board: Board, builder: Builder) -> None:
         assert folder.exists()
     assert statuses(outcomes) == {b: STATUS[b] for b in bodies}
     assert len(outcomes) == len(bodies)
-    wait_for(lambda: not folder.exists() and not running(str(folder)), 10)
+    wait_for(lambda: not folder.exists() and not running(str(folder)), 30)
 
 
 def test_nothing_is_sent_twice(

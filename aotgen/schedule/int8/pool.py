@@ -2,6 +2,9 @@
 
 Maxima stay bytes. Sums grow in lanes of 16 bits, over the whole window where it is small enough or
 else a row of it, and end in lanes of 32 bits, where they are divided or scaled.
+
+For a microcontroller's flash extents are fields of a struct among the weights, so that pools of a
+kind are one function.
 """
 
 from __future__ import annotations
@@ -9,11 +12,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from aotgen.codegen.environment import render
 from aotgen.ir.graph import Group, Node
 from aotgen.ir.types import DType
 from aotgen.ops.fixed_point import limits
-from aotgen.schedule.base import Arg, Config, Kernel, Knob, Need, Template, View, Views
+from aotgen.schedule.base import (
+    Arg,
+    Config,
+    Kernel,
+    Knob,
+    Need,
+    PackedConst,
+    Template,
+    View,
+    Views,
+)
 from aotgen.schedule.conv.conv_shape import ConvShape
 from aotgen.schedule.conv.window_features import window_features
 from aotgen.schedule.dense.problem import affine, terms
@@ -38,18 +53,22 @@ BYTES = {"avx512": 64, "avx2": 32, "neon": 16, "neon_armv7": 16, "scalar": 1, "d
 @dataclass(frozen=True)
 class _Sums:
     """Words of 16-bit sums of bytes: type, zero, the beginning of the word that adds a vector of
-    bytes, and formats of the int32 vectors that they are made of, in order.
+    bytes, and formats of the int32 vectors that they are made of, in order; of number k, where that
+    may be a variable.
     """
 
     type: str
     zero: str
     add: str
     parts: tuple[str, ...]
+    any_part: str = ""
 
 
 _PAIRS = _Sums("vp", "vpzero()", "vpacc", ("vplow(%s)", "vphigh(%s)"))
 
-_WORDS = _Sums("vs", "vszero()", "vsacc", tuple(f"vspart(%s, {k})" for k in range(4)))
+_WORDS = _Sums(
+    "vs", "vszero()", "vsacc", tuple(f"vspart(%s, {k})" for k in range(4)), "vspart(%s, k)"
+)
 """Of the DSP extension: four sums in two words."""
 
 
@@ -166,52 +185,131 @@ class Int8Pool(Template):
         shape, mode = window.shape, MODES[node.op]
         kind, most = ELEMENTS[x.dtype]
         lanes, channels = _lanes(node, target), shape.channels
+        in_table = _in_table(target) and channels >= lanes
+        fields = _fields(node, window) if in_table else {}
         step = config.int("vectors") * lanes
-        args = (
+        args = [
             Arg("x", f"const {x.dtype.c} *", value=x),
             Arg("y", f"{y.dtype.c} *", value=y, is_output=True),
-        )
+        ]
+        if fields:
+            values = np.asarray([value for value, _ in fields.values()], np.int32)
+            args.insert(1, Arg("shape", "const int32_t *", const=PackedConst("shape", values)))
         params = ", ".join([*(f"{a.ctype}restrict {a.name}" for a in args), *ROWS])
-        border = shape.border()[1:-1]
-        clipped = any(pads != (0, 0) for pads in border)
+        high, wide = shape.kernel[1:]
         text = render(
             "kernels/int8_pool.c.j2",
-            title=f"{node.op} {shape.kernel[1]}x{shape.kernel[2]}, x {list(x.shape)} -> y "
-            f"{list(y.shape)}",
+            title=f"{_WHAT[mode]} of windows of 8-bit elements"
+            if fields
+            else f"{node.op} {high}x{wide}, x {list(x.shape)} -> y {list(y.shape)}",
             params=params,
+            fields=fields,
             mode=mode,
             ctype=x.dtype.c,
             kind=kind,
             lowest=limits(x.dtype)[0],
             by_rows=mode != "max" and shape.taps > most,
             extra=", cells" if mode == "average" else "",
-            **_finish(node, shape),
             vectors=config.int("vectors"),
             sums=_sums(target),
             vl=target.vl,
             lanes=lanes,
-            blocks=channels // step * step,
+            blocks=0 if fields else channels // step * step,
             part=channels if channels < lanes else 0,
-            channels=channels,
             batch=shape.batch,
-            clipped=clipped,
-            **_places(window, clipped),
-            kernel=shape.kernel[1:],
+            clipped=_is_clipped(shape),
             dilation=shape.dilation[1:],
-            size=shape.size[1:],
-            out=shape.out[1:],
+            **(_named(fields, window, lanes) if fields else _literal(node, window, lanes)),
         )
         words = {"int8", "bytes"} | ({"requantize"} if mode == "sum" else set())
-        name = f"{node.op}_{x.dtype.value}_{shape.kernel[1]}x{shape.kernel[2]}"
-        return Kernel(name, text, args, shape.out[1], frozenset(words))
+        name = f"{node.op}_{x.dtype.value}" + ("" if fields else f"_{high}x{wide}")
+        return Kernel(name, text, tuple(args), shape.out[1], frozenset(words))
 
+
+_WHAT = {"max": "Maxima", "average": "Averages", "sum": "Scaled sums"}
 
 ROWS = ("int32_t r0", "int32_t r1")
 
 
-def _places(window: _Window, clipped: bool) -> dict[str, Any]:
-    """C text of where windows and output pixels lie, for output row r and column t of image n."""
+def _in_table(target: Target) -> bool:
+    """Whether extents come from a table rather than being part of the code."""
+    return target.bare and target.optimize == "flash"
+
+
+def _is_clipped(shape: ConvShape) -> bool:
+    """Whether windows reach over the border."""
+    return any(pads != (0, 0) for pads in shape.border()[1:-1])
+
+
+def _fields(node: Node, window: _Window) -> dict[str, tuple[int, str]]:
+    """The struct of extents: by name the value and what it means, in order."""
     shape = window.shape
+    image, row, column = window.x
+    (down, across), (high, wide) = shape.stride[1:], shape.kernel[1:]
+    found = {
+        "channels": (shape.channels, "of input and output"),
+        "out_w": (shape.out[2], "columns of the output"),
+        "high": (high, "rows of a window"),
+        "wide": (wide, "columns of a window"),
+        "row_step": (shape.dilation[1] * row, "elements from row to row of a window"),
+        "column_step": (shape.dilation[2] * column, "and from column to column"),
+        "x_down": (down * row, "elements from window to window, downwards"),
+        "x_across": (across * column, "and along a row"),
+        "y_row": (window.y[1], "elements from output row to row"),
+        "y_pixel": (window.y[2], "and from pixel to pixel"),
+    }
+    if shape.batch > 1:
+        found |= {
+            "x_image": (image, "elements from image to image"),
+            "y_image": (window.y[0], "and from output image to image"),
+        }
+    if _is_clipped(shape):
+        found |= {
+            "in_h": (shape.size[1], "rows of the input"),
+            "in_w": (shape.size[2], "columns of the input"),
+            "down": (down, "rows from window to window"),
+            "across": (across, "columns from window to window"),
+            "top": (shape.begin[1], "rows of padding above the input"),
+            "left": (shape.begin[2], "columns of padding before the input"),
+            "x_start": (shape.begin[1] * row + shape.begin[2] * column, "elements of that padding"),
+        }
+    meanings = {
+        "total_zero": "the input's zero point times the cells",
+        "multiplier": "to the output's scale",
+        "shift": "and behind it",
+        "zero_point": "of the output",
+        "lo": "lower clamp",
+        "hi": "upper clamp",
+    }
+    return found | {name: (value, meanings[name]) for name, value in _finish(node, shape).items()}
+
+
+def _named(fields: dict[str, tuple[int, str]], window: _Window, lanes: int) -> dict[str, Any]:
+    """C text of extents that are fields of the struct, and of what is computed of them."""
+    batch, clipped = window.shape.batch > 1, "in_h" in fields
+    image = {"x": "n * s->x_image + ", "y": "n * s->y_image + "} if batch else {"x": "", "y": ""}
+    inside = f"x + {image['x']}r * s->x_down + t * s->x_across"
+    skipped = "i0 * s->row_step + j0 * s->column_step"
+    return {
+        **{name: f"s->{name}" for name in fields},
+        "last": f"s->channels - {lanes}",
+        "top": "r * s->down - s->top" if clipped else "",
+        "left": "t * s->across - s->left" if clipped else "",
+        "first_cell": f"{inside} - s->x_start + {skipped}" if clipped else "",
+        "whole_window": inside,
+        "to": f"y + {image['y']}r * s->y_row + t * s->y_pixel",
+        "kernel": ("s->high", "s->wide"),
+        "size": ("s->in_h", "s->in_w"),
+        "columns": "s->out_w",
+    }
+
+
+def _literal(node: Node, window: _Window, lanes: int) -> dict[str, Any]:
+    """Extents as C text, and where windows and output pixels lie, for output row r and column t of
+    image n.
+    """
+    shape = window.shape
+    clipped = _is_clipped(shape)
     down, across = (shape.stride[a] for a in (1, 2))
     image, row, column = window.x
     inside, pixel = [("r", down * row)], [("r", window.y[1])]
@@ -226,6 +324,9 @@ def _places(window: _Window, clipped: bool) -> dict[str, Any]:
     start = shape.begin[1] * row + shape.begin[2] * column
     x, y = [("n", image)] if shape.batch > 1 else [], [("n", window.y[0])] * (shape.batch > 1)
     return {
+        **_finish(node, shape),
+        "channels": shape.channels,
+        "last": shape.channels - lanes,
         "top": affine(("r", down), offset=-shape.begin[1]),
         "left": affine(("t", across), offset=-shape.begin[2]),
         "first_cell": terms("x", *x, *inside, *skipped, offset=-start),
@@ -233,6 +334,9 @@ def _places(window: _Window, clipped: bool) -> dict[str, Any]:
         "to": terms("y", *y, *pixel),
         "row_step": shape.dilation[1] * row,
         "column_step": shape.dilation[2] * column,
+        "kernel": shape.kernel[1:],
+        "size": shape.size[1:],
+        "columns": shape.out[2],
     }
 
 
@@ -257,8 +361,8 @@ def _may_be_empty(shape: ConvShape) -> bool:
     return False
 
 
-def _finish(node: Node, shape: ConvShape) -> dict[str, Any]:
-    """What the template prints of the arithmetic behind the sums."""
+def _finish(node: Node, shape: ConvShape) -> dict[str, int]:
+    """The numbers of the arithmetic behind the sums."""
     attrs = node.attrs
     if node.op == "max_pool":
         return {}

@@ -209,7 +209,9 @@ class _Writer:
         blocks = -(-self.shape.channels // CHANNELS)
         text = render(
             "kernels/int8_dsp_depthwise.c.j2",
-            title=title(self.group),
+            title="A depthwise convolution with constant weights"
+            if self.flash
+            else title(self.group),
             params=", ".join([*(f"{a.ctype}{a.name}" for a in args), "int32_t r0", "int32_t r1"]),
             fields=self.fields,
             shapes=None if self.flash else [self.extents(i) for i in range(len(self.grids))],

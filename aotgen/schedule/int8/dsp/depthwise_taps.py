@@ -104,7 +104,7 @@ class Int8DspTaps(Template):
         args.append(Arg("y", "int8_t *", value=y, is_output=True))
         body = render(
             "kernels/int8_dsp_depthwise_taps.c.j2",
-            title=title(group),
+            title="A depthwise convolution with constant weights" if flash else title(group),
             params=", ".join([*(f"{a.ctype}{a.name}" for a in args), "int32_t r0", "int32_t r1"]),
             extents=extents,
             flash=flash,
