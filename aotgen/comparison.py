@@ -2,7 +2,8 @@
 
 A computer's clock and what else runs on it change from second to second. Each round times every
 project once, every second round in reverse; what counts is the lowest time of all rounds. Under an
-emulator, whose times say nothing, a run is counted instead (``aotgen.counting``).
+emulator, whose times say nothing, a run is counted instead (``aotgen.counting``). Microcontrollers
+are ``aotgen.bare_comparison``'s.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from aotgen.bench import BenchOptions, cores_in_use, measure, timeout_s
+from aotgen.bench import MOST_RUNS, BenchOptions, cores_in_use, measure, timeout_s
 from aotgen.bench_result import BenchResult, Cores
 from aotgen.counting import RunCost, count_run
 from aotgen.errors import UsageError
-from aotgen.runner.base import Runner
+from aotgen.runner.base import Place, Runner
 from aotgen.runner.qemu import QemuRunner
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Comparison:
         threads: of a run.
         by: what ``ratios`` are of: "min_ms", "modelled_ms" or "instructions".
         warnings: what makes the times doubtful, one text each.
+        in_turns: whether the projects of a round were timed right after one another; else all
+            rounds of one were before those of the next.
     """
 
     entries: tuple[Entry, ...]
@@ -77,6 +80,7 @@ class Comparison:
     threads: int
     by: str
     warnings: tuple[str, ...] = ()
+    in_turns: bool = True
 
     @property
     def rounds(self) -> int:
@@ -90,8 +94,10 @@ class Comparison:
 
     def spread(self, index: int) -> tuple[float, float] | None:
         """The lowest and the highest ratio of one round, of the project with this number; None
-        where nothing was timed.
+        where nothing was timed, or not in turns.
         """
+        if not self.in_turns:
+            return None
         own, first = self.entries[index].times_ms, self.entries[0].times_ms
         each = [a / b for a, b in zip(own, first, strict=True)]
         return (min(each), max(each)) if each else None
@@ -103,6 +109,7 @@ class Comparison:
             "threads": self.threads,
             "rounds": self.rounds,
             "by": self.by,
+            "in_turns": self.in_turns,
             "warnings": list(self.warnings),
             "projects": [
                 {
@@ -124,7 +131,7 @@ class Comparison:
 
 def compare(
     projects: Sequence[Project],
-    runner: str | Runner | None = None,
+    runner: str | Place | None = None,
     *,
     rounds: int = 10,
     threads: int = 1,
@@ -135,8 +142,10 @@ def compare(
     """Time projects in turns, or count their runs where the runner is an emulator.
 
     Args:
-        projects: at least two, for boards of one architecture; under an emulator for one board.
-        runner: as ``--runner``; None is that of the first project.
+        projects: at least two, for boards of one architecture; under an emulator, and of
+            microcontrollers, for one board.
+        runner: as ``--runner``; None is that of the first project. A microcontroller for each
+            project: ``serial:`` ports with commas, in the order of the projects.
         rounds: how often each project is timed; counting needs one.
         threads: of a run, at most those that each project was compiled for.
         cores: see ``Project.bench``.
@@ -146,26 +155,37 @@ def compare(
     Raises:
         UsageError: the projects cannot run in one place, or an option makes no sense.
         ToolchainError: one does not build, or the emulator cannot count.
-        BoardError: see ``Runner.run``.
+        BoardError: see ``Project.bench``.
     """
     from aotgen.runner.select import runner_for
 
     options = BenchOptions(number=number, repeat=1, warmup=1, cores=cores, governor=governor)
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
+    if rounds > MOST_RUNS:
+        raise UsageError(f"rounds must be at most {MOST_RUNS}, not {rounds}")
     if len(projects) < 2:
         raise UsageError("one project is nothing to compare", remedy="name two or more")
     for project in projects:
         options.check([threads], project.info.api.threads)
     _check_boards(projects)
+    if projects[0].board.is_bare:
+        from aotgen.bare_comparison import compare_bare
+
+        return compare_bare(projects, runner, rounds, options)
     with ExitStack() as stack:
-        place = runner
-        if not isinstance(place, Runner):
-            place = stack.enter_context(runner_for(place, projects[0].board))
-        sides = [_Side(project, place) for project in projects]
+        if isinstance(runner, Runner):
+            place = runner
+        elif isinstance(runner, Place):
+            raise UsageError(f"{runner.name} runs no programs, which {projects[0].folder} has")
+        else:
+            place = stack.enter_context(runner_for(runner, projects[0].board))
+        sides = [_Side(project, place, threads) for project in projects]
         if isinstance(place, QemuRunner):
             return _counted(sides, place, threads, options)
-        return _timed(sides, place, threads, rounds, options)
+        results = in_turns(sides, rounds, options)
+        entries = tuple(side.entry(own) for side, own in zip(sides, results, strict=True))
+        return Comparison(entries, place.name, threads, MIN_MS, told_of(results))
 
 
 def _check_boards(projects: Sequence[Project]) -> None:
@@ -175,10 +195,11 @@ def _check_boards(projects: Sequence[Project]) -> None:
     """
     first = projects[0]
     for other in projects[1:]:
-        if other.board.machine != first.board.machine:
+        kinds = [(board.machine, board.system) for board in (first.board, other.board)]
+        if kinds[0] != kinds[1]:
             raise UsageError(
-                f"{first.folder} is for {first.board.name} ({first.board.machine}), {other.folder}"
-                f" for {other.board.name} ({other.board.machine}): no board runs both",
+                f"{first.folder} is for {first.board.name} ({' '.join(kinds[0])}), {other.folder}"
+                f" for {other.board.name} ({' '.join(kinds[1])}): no board runs both",
                 remedy="compile them for one board",
             )
 
@@ -186,20 +207,21 @@ def _check_boards(projects: Sequence[Project]) -> None:
 class _Side:
     """A project whose bench program is where it runs."""
 
-    def __init__(self, project: Project, place: Runner) -> None:
+    def __init__(self, project: Project, place: Runner, threads: int) -> None:
         self.project = project
+        self.threads = threads
         self.program, self.weights = project.bench_program()
         self.place = place
         place.deploy(self.program)
 
-    def time(self, threads: int, options: BenchOptions) -> BenchResult:
+    def time(self, options: BenchOptions) -> BenchResult:
         (result,) = measure(
             self.project.info,
             self.project.board,
             self.place,
             self.program,
             self.weights,
-            [threads],
+            [self.threads],
             options,
         )
         return result
@@ -215,9 +237,19 @@ class _Side:
         )
 
 
-def _timed(
-    sides: Sequence[_Side], place: Runner, threads: int, rounds: int, options: BenchOptions
-) -> Comparison:
+class Side(Protocol):
+    """One of the projects where it runs."""
+
+    def time(self, options: BenchOptions) -> BenchResult:
+        """Times of ``options.repeat`` repeats."""
+
+
+def in_turns(sides: Sequence[Side], rounds: int, options: BenchOptions) -> list[list[BenchResult]]:
+    """Of each side the results of all rounds.
+
+    Raises:
+        UsageError, ToolchainError, BoardError: see ``Project.bench``.
+    """
     numbers = [options.number] * len(sides)
     results: list[list[BenchResult]] = [[] for _ in sides]
     for round_ in range(rounds):
@@ -225,13 +257,17 @@ def _timed(
         for index in order if round_ % 2 == 0 else reversed(order):
             if numbers[index] is None:
                 # What the program itself finds right, the same in all rounds from now on.
-                numbers[index] = sides[index].time(threads, options).number
+                numbers[index] = sides[index].time(options).number
             repeat = 1 if numbers[index] == 1 else _REPEATS
             own = replace(options, number=numbers[index], repeat=repeat)
-            results[index].append(sides[index].time(threads, own))
+            results[index].append(sides[index].time(own))
+    return results
+
+
+def told_of(results: Sequence[Sequence[BenchResult]]) -> tuple[str, ...]:
+    """What the results warn of, each text once."""
     told = (text for own in results for result in own for text in result.warnings)
-    entries = tuple(side.entry(own) for side, own in zip(sides, results, strict=True))
-    return Comparison(entries, place.name, threads, MIN_MS, tuple(dict.fromkeys(told)))
+    return tuple(dict.fromkeys(told))
 
 
 def _counted(

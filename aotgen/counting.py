@@ -7,6 +7,8 @@ network's time where no board is at hand; they are no measurements.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +76,20 @@ class RunCost:
         if self.modelled_ms is None:
             return f"{text}; no cost model for {self.core}"
         return f"{text}; modelled, not measured: {self.modelled_ms:.2f} ms on {self.core}"
+
+
+def whole_instructions(ticks: Sequence[int], tick_ns: float, instruction_ns: float) -> int:
+    """How many instructions a piece of a program has, from the ticks of a clock that several runs
+    of it took, where each instruction takes the same time.
+
+    A run of n instructions takes n * ``instruction_ns`` / ``tick_ns`` ticks, rounded down or up
+    depending on where in a tick it began. So each run leaves few numbers; of those that all runs
+    leave it is the one nearest to their mean. A piece that is measured in parts may leave none.
+    """
+    mean = statistics.fmean(ticks) * tick_ns / instruction_ns
+    near = range(max(math.floor(mean) - 2, 0), math.ceil(mean) + 3)
+    left = [n for n in near if all(abs(n * instruction_ns - t * tick_ns) < tick_ns for t in ticks)]
+    return min(left, key=lambda n: abs(n - mean), default=round(mean))
 
 
 def count_run(

@@ -164,7 +164,7 @@ def test_mistakes(pair: list[aotgen.Project], model: Path) -> None:
         compare(pair, number=0)
     with pytest.raises(UsageError, match="compile the model with --threads 2"):
         compare(pair, threads=2)
-    with pytest.raises(UsageError, match="use big, little, all"):
+    with pytest.raises(UsageError, match="use one of big, little, all"):
         compare(pair, cores="medium")  # type: ignore[arg-type]
 
 

@@ -22,6 +22,8 @@ _SHARED_FILES = (
     "tune/image.h",
     "tune/candidate.c",
     "tune/firmware.c",
+    "firmware/aot_core.h",
+    "firmware/aot_core.c",
     "firmware/aot_hal.h",
     "firmware/aot_hal_default.c",
     "firmware/aot_link.h",

@@ -83,6 +83,14 @@ class Record:
         return Point(self.template, Config(tuple(sorted(self.config.items()))))
 
     @property
+    def source(self) -> Kind:
+        """The kind, but "modelled" of instructions that an emulator counted inside the network:
+        they are comparable with those of kernels alone, and with nothing that was measured.
+        """
+        counted = self.kind == "network" and "instructions" in self.conditions
+        return "modelled" if counted else self.kind
+
+    @property
     def gflops(self) -> float | None:
         """10^9 operations a second, a multiply-accumulate is two; None without a time or MACs."""
         return 2e-9 * self.macs / self.seconds if self.seconds and self.macs else None
@@ -436,56 +444,6 @@ def merged(journals: Sequence[Sequence[Record]]) -> list[Record]:
     """
     unique = {record.line(): record for records in journals for record in records}
     return [unique[k] for k in sorted(unique, key=lambda k: (unique[k].task, unique[k].date, k))]
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A point of a task by its records.
-
-    Attributes:
-        record: the one that counts: timed in the network before alone, measured before modelled.
-        seconds: comparable within the task: of a point that was only timed alone what it would be
-            in the network, by the ratio of those that were timed in both ways.
-        alone: seconds of the point timed alone, which are comparable between tasks; None when it
-            never was.
-    """
-
-    record: Record
-    seconds: float
-    alone: float | None
-
-
-def ranked(records: Iterable[Record]) -> list[Ranked]:
-    """The points of one task with a time, the fastest first.
-
-    Modelled times count only where nothing was measured, those of an emulator where there are no
-    others. A point that was timed in the network again counts with its last time there; one that
-    was timed alone again with its lowest, of the kernel that was measured last.
-    """
-    places: dict[str, dict[Point, tuple[float, Record]]] = {}
-    for record in records:
-        if record.status != "ok" or record.seconds is None:
-            continue
-        place = places.setdefault(record.kind, {})
-        known = place.get(record.point)
-        again = known is not None and known[1].kernel == record.kernel
-        if record.kind != "network" and known is not None and again and known[0] <= record.seconds:
-            continue
-        place[record.point] = record.seconds, record
-    inside = places.get("network", {})
-    alone = places.get("measured", {})
-    if not alone and not inside:
-        alone = places.get("modelled") or places.get("emulated", {})
-    inside = {
-        p: found
-        for p, found in inside.items()
-        if p not in alone or alone[p][1].kernel == found[1].kernel
-    }
-    ratios = sorted(s / alone[p][0] for p, (s, _) in inside.items() if p in alone)
-    scale = ratios[len(ratios) // 2] if ratios else 1.0
-    made = [Ranked(r, s * scale, s) for p, (s, r) in alone.items() if p not in inside]
-    made += [Ranked(r, s, alone[p][0] if p in alone else None) for p, (s, r) in inside.items()]
-    return sorted(made, key=lambda r: (r.seconds, r.record.template, str(r.record.point.config)))
 
 
 def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -4,6 +4,10 @@ Timed alone, a kernel finds its weights and its input where the timing loop left
 network the layers before it have been through the caches. So the few best candidates of every task
 are built into projects, the i-th best of all tasks into the i-th project, and the layers of these
 are timed by the projects' own bench programs, taking turns.
+
+Of a microcontroller, which holds one image, each project's firmware is flashed once and timed by
+the board's counter; its clock does not change from one to the next. Under an emulator instructions
+are counted, and scored as those of candidates alone are.
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aotgen.bench import BenchOptions
+from aotgen.bench_result import BenchResult
 from aotgen.errors import BoardError
 from aotgen.loading import target_of
 from aotgen.project import Project
-from aotgen.runner.base import Runner
-from aotgen.schedule.base import Config
+from aotgen.runner.base import Place
+from aotgen.schedule.base import INSTRUCTION_SECONDS, Config
 from aotgen.scratch import own_folder
 from aotgen.target.board import Board
-from aotgen.tune.journal import Record, by_task, ranked, record_of
+from aotgen.tune.journal import Record, by_task, record_of
 from aotgen.tune.outcome import Candidate, Outcome
+from aotgen.tune.ranking import ranked
 from aotgen.tune.schedules import Chosen, holds
 from aotgen.tune.task import Point, Task
 
@@ -44,7 +50,7 @@ such tasks have their best candidate in every project.
 """
 
 ROUNDS = 5
-"""Times that the projects take turns; the lowest time counts."""
+"""Times that the projects take turns; the lowest time counts. Microcontrollers have one round."""
 
 REPEAT = 5
 """Repeats of a turn; bench takes the median of a layer's times."""
@@ -95,7 +101,7 @@ def retime(
     board: Board,
     options: CompileOptions,
     model: bytes | Path,
-    runner: Runner,
+    place: Place,
     tag: str,
     told: Callable[[str], None],
 ) -> NetworkResult:
@@ -108,7 +114,7 @@ def retime(
         board: that projects are for.
         options: of the compilation.
         model: see ``codegen.project.generate``.
-        runner: where they run.
+        place: where they run.
         tag: ``Record.tuner`` of the records.
         told: gets what is being done.
 
@@ -129,15 +135,18 @@ def retime(
             out = folder / f"variant{index}"
             out.mkdir()
             projects.append(_project(out, make_graph(), board, options, model, points))
+        counted = False
+        rounds = 1 if board.is_bare else ROUNDS
         bench = BenchOptions(repeat=REPEAT, warmup=1, profile=True)
-        for turn in range(ROUNDS):
-            told(f"timing networks, round {turn + 1} of {ROUNDS}")
+        for turn in range(rounds):
             for index, project in enumerate(projects):
-                result = project.bench_each([options.threads], bench, runner)[0]
-                totals[index] = min(totals[index], result.min_ms)
-                for layer in result.layers:
-                    known = lowest[index].get(layer.layer, math.inf)
-                    lowest[index][layer.layer] = min(known, layer.ms)
+                told(f"timing network {index + 1} of {len(projects)}, round {turn + 1} of {rounds}")
+                result = project.bench_each([options.threads], bench, place)[0]
+                counted = result.cost is not None
+                total, layers = _times(result)
+                totals[index] = min(totals[index], total)
+                for layer, ms in layers.items():
+                    lowest[index][layer] = min(lowest[index].get(layer, math.inf), ms)
         made: dict[tuple[str, Point], list[float]] = {}
         for project, points, times in zip(projects, plans, lowest, strict=True):
             for key, seconds in _task_seconds(project, points, times).items():
@@ -151,19 +160,33 @@ def retime(
             for r in reversed(records)
             if r.task == key and r.point == point and r.kind != "network" and r.status == "ok"
         )
+        # In several projects where a task has fewer candidates: each time saw other neighbours.
+        seconds = sum(times_s) / len(times_s)
         outcome = Outcome(
             Candidate(by_key[key], point),
             "ok",
-            # In several projects where a task has fewer candidates: each time saw other neighbours.
-            sum(times_s) / len(times_s),
+            seconds,
             tuple(times_s),
             "network",
             kernel=last.kernel,
+            conditions={"instructions": seconds / INSTRUCTION_SECONDS} if counted else {},
         )
         found.append(
             record_of(by_key[key], outcome, board=board.name, features=last.features, tuner=tag)
         )
     return NetworkResult(tuple(found), tuple(totals))
+
+
+def _times(result: BenchResult) -> tuple[float, dict[int, float]]:
+    """Milliseconds of a run and of each layer by its number; where instructions were counted, as
+    many as ``INSTRUCTION_SECONDS`` makes of them.
+    """
+    cost = result.cost
+    if cost is None:
+        return result.min_ms, {layer.layer: layer.ms for layer in result.layers}
+    each = 1e3 * INSTRUCTION_SECONDS
+    layers = {index: layer.instructions * each for index, layer in enumerate(cost.layers)}
+    return cost.counts.instructions * each, layers
 
 
 def _project(

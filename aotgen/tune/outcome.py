@@ -18,7 +18,7 @@ the candidate and is not kept).
 Kind = Literal["measured", "modelled", "emulated", "network"]
 """measured: timed alone on the board. modelled: a cost model under emulation. emulated: timed under
 an emulator, which says nothing about the board; counts only where nothing else is known. network:
-timed on the board inside the whole network.
+timed on the board inside the whole network, or of an emulated microcontroller counted there.
 """
 
 

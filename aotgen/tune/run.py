@@ -242,10 +242,7 @@ def run_tuning(
         if not interrupted:
             _report_failures(session.results(), journal, shown)
         network_ms: tuple[float, ...] = ()
-        timed_here = all(r.kind in ("measured", "network") for r in session.results())
-        # A microcontroller has no caches that would make its layers' times depend on each other.
-        timed_apart = timed_here and not tunable.board.is_bare
-        if network and timed_apart and not interrupted:
+        if network and not interrupted and _has_network_step(tunable.board, session.results()):
 
             def told(stage: str) -> None:
                 elapsed = time.monotonic() - start
@@ -307,6 +304,14 @@ def _report_failures(results: Sequence[TaskResult], journal: Path, shown: TuneDi
         )
 
 
+def _has_network_step(board: Board, results: Sequence[TaskResult]) -> bool:
+    """Whether times inside the network say more than those alone: not where all that there is comes
+    from an emulator of a board with an operating system, which counts no layers.
+    """
+    kinds = {"measured", "network", *(("modelled",) if board.is_bare else ())}
+    return all(result.kind in kinds for result in results)
+
+
 def _retime(
     tunable: Tunable,
     journal: Journal,
@@ -316,7 +321,7 @@ def _retime(
     told: Progress,
 ) -> tuple[float, ...]:
     """Milliseconds of one run of each network that was timed; its layers are in the journal."""
-    from aotgen.runner.select import runner_for
+    from aotgen.runner.select import place_for
     from aotgen.tune.network import retime
 
     records = journal.records()
@@ -335,7 +340,7 @@ def _retime(
         found = retime_on_worker(scheduler, job)
     else:
         first = runner.split(",")[0] if runner else runner
-        with runner_for(first, tunable.board) as place:
+        with place_for(first, tunable.board) as place:
             found = retime(
                 tunable.tasks,
                 records,

@@ -12,8 +12,9 @@ from aotgen.ir.graph import Graph, Group
 from aotgen.schedule.base import Config, Need, ScheduleError, Template
 from aotgen.schedule.plan import Proposal, moved_seconds
 from aotgen.target.target import Target
-from aotgen.tune.journal import Ranked, Record, by_task, ranked
+from aotgen.tune.journal import Record, by_task
 from aotgen.tune.outcome import Kind
+from aotgen.tune.ranking import Ranked, ranked
 from aotgen.tune.task import (
     Point,
     Task,
@@ -106,7 +107,7 @@ class Tuned:
 
     def kind(self, group: Group) -> Kind | None:
         """How the best records of a Group's task came about; None when there are none."""
-        kinds = {best.record.kind for best in self._of(group).values()}
+        kinds = {best.record.source for best in self._of(group).values()}
         order: tuple[Kind, ...] = ("network", "measured", "modelled", "emulated")
         return next((k for k in order if k in kinds), None)
 

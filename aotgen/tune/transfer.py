@@ -10,8 +10,9 @@ from functools import cached_property
 
 from aotgen.errors import UsageError
 from aotgen.target.target import Target
-from aotgen.tune.journal import Record, by_task, ranked
+from aotgen.tune.journal import Record, by_task
 from aotgen.tune.model import CostModel, Row
+from aotgen.tune.ranking import ranked
 from aotgen.tune.schedules import fits
 from aotgen.tune.space import Space
 from aotgen.tune.task import Point, Task
@@ -85,7 +86,7 @@ class JournalTransfer:
         core = self._target.core
         same_core = [r for r in known if r.core == core]
         # What a model of one core says is nothing to another one.
-        known = [r for r in known if r.core == core or r.kind in ("measured", "network")]
+        known = [r for r in known if r.core == core or r.source in ("measured", "network")]
         # Seconds of two boards are not comparable: one board decides, the first by name.
         for records in (same_core, known):
             boards = sorted({r.board for r in records})

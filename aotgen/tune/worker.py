@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import aotgen
 from aotgen.errors import AotgenError, BoardError, UsageError
-from aotgen.runner.select import runner_for
+from aotgen.runner.select import place_for
 from aotgen.scratch import own_folder
 from aotgen.target.board import Board, load_board
 from aotgen.tune.bundle import Bundle
@@ -275,7 +275,7 @@ def retime(job: NetworkJob) -> NetworkResult:
         with (
             _ROOM.lock,
             own_folder("aotgen-tune-") as folder,
-            runner_for(_runner(), job.board) as runner,
+            place_for(_runner(), job.board) as place,
         ):
             _ROOM.close()
             path = folder / job.name
@@ -289,7 +289,7 @@ def retime(job: NetworkJob) -> NetworkResult:
                 tunable.board,
                 tunable.options,
                 path,
-                runner,
+                place,
                 job.tag,
                 lambda stage: None,
             )

@@ -48,8 +48,8 @@ POINTS = len(WAITS) + len(STATUS) - 1
 
 
 class Staged(Template):
-    """conv2d_direct's default with a wait, three times as long for each step of a knob: whichever
-    of some candidates is the fastest is so by far.
+    """conv2d_direct's default with a wait, twice as long for each step of a knob: whichever of some
+    candidates is the fastest is so by far.
     """
 
     name = "staged"
@@ -77,11 +77,11 @@ class Staged(Template):
         return self._real.output_need(group, target, self._real.default(group, target))
 
     def cost(self, group: Group, target: Target, config: Config) -> float:
-        return 1e-4 * 3 ** config.int("wait")
+        return 1e-4 * 2 ** config.int("wait")
 
     def kernel(self, group: Group, target: Target, config: Config, views: Views) -> Kernel:
         made = self._real.kernel(group, target, self._real.default(group, target), views)
-        turns = 20_000 * 3 ** config.int("wait") if config.int("wait") else 0
+        turns = 20_000 * 2 ** config.int("wait") if config.int("wait") else 0
         body = re.sub(r"\b(void @KERNEL@)\(", r"\1_own(", made.body)
         parameters = ", ".join(f"{arg.ctype}{arg.name}" for arg in made.args)
         names = ", ".join(arg.name for arg in made.args)

@@ -415,3 +415,27 @@ def test_times_decide_what_is_merged_by_rows(tmp_path: Path) -> None:
         tuned = [layer for layer in layers if layer["schedule"] == "tuned"]
         keys = {task.key for task in tunable.tasks}
         assert tuned and all(layer["task"] in keys for layer in tuned)
+
+
+def test_one_journal_of_all_models_of_a_bundle(model: Path, tmp_path: Path) -> None:
+    """Tasks of any model are told apart by what they compute: one file serves all."""
+    wide = models.two_layers()
+    wide.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 6
+    wide.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 6
+    other = tmp_path / "wide.onnx"
+    other.write_bytes(wide.SerializeToString())
+    journal = Journal(tmp_path / "both.jsonl")
+    for file in (model, other):
+        for task in tasks(file):
+            journal.append([record(task, Space(task).default()[0], 2e-6)])
+            journal.append([record(task, unusual(task), 1e-6)])
+    options = CompileOptions(journal=str(journal.path))
+    files = {"one": model, "two": other}
+    made = aotgen.bundle(files, BOARD, tmp_path / "pair", options=options)
+    for name, file in files.items():
+        manifest = made.project(name).manifest
+        assert manifest["tuning"]["tuned"] == len(tasks(file)) > 0
+        for layer, task in zip(manifest["layers"], tasks(file), strict=True):
+            assert layer["knobs"] == unusual(task).config.as_dict()
+            assert (layer["schedule"], layer["task"]) == ("tuned", task.key)
+        assert made.project(name).validate(per_layer=True).ok

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from aotgen.errors import UsageError
-from aotgen.tune.journal import Journal, Record, by_task, merged, ranked, read_journal, skipped_text
+from aotgen.tune.journal import Journal, Record, by_task, merged, read_journal, skipped_text
+from aotgen.tune.ranking import ranked
 
 
 def record(mr: int = 4, seconds: float | None = 1e-6, **more: object) -> Record:
@@ -221,6 +222,25 @@ def test_times_in_the_network_decide() -> None:
     assert found[0].seconds == pytest.approx(0.9e-6 * 2)
     assert found[1].seconds == 1.9e-6
     assert found[1].alone == 1.1e-6
+
+
+def test_what_an_emulator_counts_in_the_network_is_modelled() -> None:
+    """It decides between modelled times, and is nothing beside those of a board."""
+    alone = [record(4, 1.0e-6, kind="modelled"), record(6, 1.1e-6, kind="modelled")]
+    counts = {"instructions": 100.0}
+    inside = [
+        record(4, 2.0e-6, kind="network", conditions=counts),
+        record(6, 1.9e-6, kind="network", conditions=counts),
+    ]
+    assert {r.source for r in (*alone, *inside)} == {"modelled"}
+    assert [r.record for r in ranked([*alone, *inside])] == inside[::-1]
+    emulated = record(8, 1e-12, kind="emulated")
+    assert [r.record for r in ranked([*inside, emulated])] == inside[::-1]
+    measured = record(12, 1e-3)
+    assert measured.source == "measured"
+    assert [r.record for r in ranked([*alone, *inside, measured])] == [measured]
+    timed = record(16, 1e-3, kind="network")
+    assert [r.record for r in ranked([*alone, *inside, timed])] == [timed]
 
 
 def test_a_changed_kernel_replaces_its_times() -> None:

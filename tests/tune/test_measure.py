@@ -6,11 +6,14 @@ import contextlib
 import os
 import pickle
 import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aotgen.errors import BoardError, ToolchainError, UsageError
+from aotgen.runner.base import RunResult
 from aotgen.runner.local import LocalRunner
 from aotgen.runner.select import runner_for
 from aotgen.schedule.base import Config
@@ -197,6 +200,20 @@ def test_a_full_disk_is_no_fault_of_a_candidate(
 # ---- several boards ------------------------------------------------------------------------------
 
 
+class Meeting(LocalRunner):
+    """Waits in its first run until others are at theirs."""
+
+    def __init__(self, place: threading.Barrier) -> None:
+        super().__init__()
+        self._place: threading.Barrier | None = place
+
+    def run(self, *arguments: Any, **more: Any) -> RunResult:
+        if self._place is not None:
+            self._place.wait(60)
+        self._place = None
+        return super().run(*arguments, **more)
+
+
 def pool_of(builder: Builder, *fails_at: int) -> PoolMeasurer:
     return PoolMeasurer([BoardMeasurer(BOARD, FailingRunner(n), QUICK, builder) for n in fails_at])
 
@@ -208,7 +225,9 @@ def measured(pool: PoolMeasurer, candidates: list[Candidate]) -> list[Outcome]:
 
 def test_a_pool_shares_the_work(builder: Builder) -> None:
     candidates = planted(TASK, *["right", "wrong", "slower", "nan"] * 3)
-    outcomes = measured(pool_of(builder, 99, 99), candidates)
+    place = threading.Barrier(2)
+    boards = [BoardMeasurer(BOARD, Meeting(place), QUICK, builder) for _ in range(2)]
+    outcomes = measured(PoolMeasurer(boards), candidates)
     assert {id(o.candidate) for o in outcomes} == {id(c) for c in candidates}
     assert len(outcomes) == len(candidates)
     assert {o.conditions["board"] for o in outcomes} == {0.0, 1.0}

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,18 @@ import pytest
 import aotgen
 from aotgen.cli.main import call
 from aotgen.errors import UsageError
-from aotgen.runner import serial as serial_module
-from aotgen.runner.qemu_system import EMULATOR, QemuMachine
-from aotgen.runner.serial import QemuBoard, SerialBoard
+from aotgen.runner.qemu_system import EMULATOR
+from aotgen.runner.serial import QemuBoard
 from aotgen.runner.serial_link import SerialLink
-from aotgen.runner.serial_port import Port, SerialPort
+from aotgen.runner.serial_port import SerialPort
 from aotgen.target.board import Board, load_board
+from aotgen.tune import network
 from aotgen.tune.firmware import FirmwareBuilder
 from aotgen.tune.firmware_measurer import FirmwareMeasurer
 from aotgen.tune.measure import BundleMeasurer, MeasureOptions, make_measurer
 from aotgen.tune.outcome import Candidate, Outcome
 from tests.kernels.harness import WARNINGS
-from tests.runner.serial_boards import Faults, FaultyLine, int8_model
+from tests.runner.serial_boards import Faults, FaultyLine, FlashedBoard, int8_model
 from tests.support import require_shared, require_tool
 from tests.tune.planted import BODIES, STATUS, conv_task, default_candidates, planted, planted_task
 
@@ -283,43 +282,56 @@ def test_candidates_that_do_not_fit_together(tmp_path: Path) -> None:
     assert all(o.candidate.task.key == f"{256:016x}" for o in large)
 
 
+FLASH = "[flash]\ncommand = ['flash', '{hex}', '{elf}']"
+
+
 def test_a_real_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images are flashed, and times are measured; QEMU stands for the board, whose clock is its
-    own.
-    """
-    machines: list[QemuMachine] = []
-    flashed: list[Sequence[str]] = []
-    command = "[flash]\ncommand = ['flash', '{hex}', '{elf}']"
-    board = small_board(tmp_path / "real", "4M - 2K", command)
-
-    def flash(board: Board, argv: Sequence[str]) -> None:
-        flashed.append(argv)
-        for path in argv[1:]:
-            assert Path(path).stat().st_size > 1000
-        for machine in machines:
-            machine.close()
-        machines.append(QemuMachine(board, Path(argv[2])))
-
-    def port(self: SerialBoard) -> Port:
-        assert machines[-1].port is not None
-        return machines[-1].port
-
-    monkeypatch.setattr(serial_module, "run_flash", flash)
-    monkeypatch.setattr(SerialBoard, "_open", port)
+    """Images are flashed, and times are measured."""
+    stand_in = FlashedBoard(monkeypatch)
+    board = small_board(tmp_path / "real", "4M - 2K", FLASH)
     options = MeasureOptions(timeout=2.0, batch=32, repeat=5, min_repeat_ms=2)
     measurer = make_measurer(board, "serial:/dev/ttyNOWHERE", options)
     assert measurer.kind == "measured" and isinstance(measurer, FirmwareMeasurer)
     try:
         found = measured(measurer, planted(TASK, "right", "slower", "hang", "wrong", "scratch"))
     finally:
-        for machine in machines:
-            machine.close()
+        stand_in.close()
     assert {b: o.status for b, o in found.items()} == {b: STATUS[b] for b in found}, found["hang"]
     right, slower = found["right"], found["slower"]
     assert right.seconds is not None and slower.seconds is not None
     assert 1e-6 < right.seconds < slower.seconds < 0.1 and len(right.times) == 5
     assert right.seconds == min(right.times) and right.conditions["number"] >= 2
-    assert [Path(word).suffix for word in flashed[0]] == ["", ".hex", ".elf"]
+    assert [Path(word).suffix for word in stand_in.flashed[0]] == ["", ".hex", ".elf"]
+
+
+def test_the_network_on_a_real_board(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each project is flashed once, and its layers are timed by the board's counter."""
+    stand_in = FlashedBoard(monkeypatch)
+    monkeypatch.setattr(network, "NEAR", 10.0)  # of so few candidates none come close
+    board = small_board(tmp_path / "real", "4M - 2K", FLASH)
+    words = ["--runner", "serial:/dev/ttyNOWHERE", "--tasks", "1-2", "--trials", "6"]
+    words += ["--min-repeat-ms", "2", "--repeat", "2"]
+    try:
+        assert tune(model, tmp_path / "j.jsonl", *words, board=str(board.folder)) == 0
+    finally:
+        stand_in.close()
+    out, err = capsys.readouterr()
+    assert "warning" not in err
+    result = json.loads(out)
+    found = records(tmp_path / "j.jsonl")
+    alone = [r for r in found if r["kind"] == "measured"]
+    inside = [r for r in found if r["kind"] == "network"]
+    assert len(alone) == 6 and inside == found[6:] and len(inside) >= 2
+    times = {(r["task"], r["template"], str(r["config"])): r["seconds"] for r in alone}
+    for record in inside:
+        assert "instructions" not in record["conditions"]
+        same = times[record["task"], record["template"], str(record["config"])]
+        assert record["seconds"] == pytest.approx(same, rel=0.05)
+    # As many images as networks come last, each of a folder of its own.
+    networks = [Path(argv[-1]) for argv in stand_in.flashed if argv[-1].endswith("_firmware.elf")]
+    assert 2 <= len(networks) == len(result["network_ms"]) == len({p.parent for p in networks})
 
 
 @pytest.mark.parametrize(
@@ -361,9 +373,17 @@ def test_keyword_spotting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert tune(model, journal, "--tasks", "1-2", "--trials", "6") == 0
     result = json.loads(capsys.readouterr().out.split("\n}\n")[0] + "\n}")
     assert records(journals[0]) == records(journals[1])
-    assert {r["kind"] for r in records(journals[0])} == {"modelled"}
+    assert {r["kind"] for r in records(journals[0])} == {"modelled", "network"}
     assert all(task["seconds"] <= task["default_seconds"] for task in result["tasks"])
-    assert result["network_ms"] == []
+    found = [r for r in records(journals[0]) if r["kind"] == "network"]
+    assert len({r["task"] for r in found}) == 2 and 2 <= len(result["network_ms"]) <= 3
+    alone = {(r["task"], r["template"], str(r["config"])): r for r in records(journals[0])[:6]}
+    for record in found:
+        assert record["conditions"]["instructions"] == pytest.approx(record["seconds"] / 1e-8)
+        # The same kernel on the same extents: what the trace hook adds is little.
+        same = alone[record["task"], record["template"], str(record["config"])]
+        assert 0 <= record["seconds"] - same["seconds"] < 400e-8
+    assert min(result["network_ms"]) < 2.87e6 * 1e-5
     project = aotgen.compile(
         model, board=M4.name, journal=str(journals[0]), output=tmp_path / "project"
     )
@@ -378,21 +398,31 @@ def test_vector_extension(tmp_path: Path, model: Path) -> None:
     assert any(r["template"].startswith("int8_mve") for r in found)
 
 
+KILLED = """
+import os, signal, sys
+from aotgen.cli.main import call
+from aotgen.tune.journal import Journal
+
+append = Journal.append
+
+def last(journal, records):
+    append(journal, records)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Journal.append = last
+sys.exit(call(sys.argv[1:]))
+"""
+"""``aotgen`` that is killed when a first part is in the journal."""
+
+
 def test_a_run_that_was_killed_goes_on(tmp_path: Path, model: Path) -> None:
     whole, journal = tmp_path / "whole.jsonl", tmp_path / "j.jsonl"
     words = ("--trials", "10", "--tasks", "1-2")
     assert tune(model, whole, *words) == 0
-    argv = [sys.executable, "-m", "aotgen", "tune", str(model), "--board", M4.name]
+    argv = [sys.executable, "-c", KILLED, "tune", str(model), "--board", M4.name]
     argv += ["--journal", str(journal), "--tuner", "random", *words, "--quiet"]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while time.monotonic() < until and process.poll() is None:
-        if journal.exists() and journal.stat().st_size:
-            break
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    known = len(records(journal))
-    assert known < 10
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert 0 < len(records(journal)) < 10
     assert tune(model, journal, *words) == 0
     assert records(journal) == records(whole)

@@ -32,7 +32,8 @@ from aotgen.runner.ssh import SshRunner
 from aotgen.target.board import load_board
 from aotgen.tune import device, run
 from aotgen.tune.device import CaseResult, Device
-from aotgen.tune.journal import Journal, by_task, ranked
+from aotgen.tune.journal import Journal, by_task
+from aotgen.tune.ranking import ranked
 from tests.runner.loopback import (
     Board,
     free_port,
@@ -253,7 +254,7 @@ def own(
     monkeypatch.setenv("AOTGEN_SSH_CONFIG", str(made.config))
     try:
         yield made
-        wait_for(made.is_clean, 10)
+        wait_for(made.is_clean, 60)
     finally:
         made.stop()
         shutil.rmtree(folder)
@@ -304,7 +305,7 @@ def test_sshd_is_restarted(
     def restart() -> None:
         time.sleep(0.5)
         own.start("AllowUsers nobody")
-        wait_for(lambda: "not allowed" in own.log(), 20)
+        wait_for(lambda: "not allowed" in own.log(), 60)
         own.stop()
         own.start()
 
@@ -396,7 +397,7 @@ def test_the_boards_disk_is_full(
             process = subprocess.Popen(["sh", "-c", loop], stderr=subprocess.DEVNULL)
             filler.callback(process.wait)
             filler.callback(process.kill)
-            wait_for(lambda: os.statvfs(disk).f_bfree == 0, 10)
+            wait_for(lambda: os.statvfs(disk).f_bfree == 0, 60)
 
         happened = after_results(monkeypatch, 3, fill)
         status = tune(calm.model, journal, *STAGED)
@@ -410,7 +411,7 @@ def test_the_boards_disk_is_full(
             (disk / "full").unlink()
             status = tune(calm.model, journal, *STAGED)
         assert status == 0
-        wait_for(own.is_clean, 10)
+        wait_for(own.is_clean, 60)
         own.stop()
         own.folder = nowhere
     calm.check(journal)
@@ -451,10 +452,10 @@ def test_killed_and_resumed(
     argv = [sys.executable, "-m", "tests.tune.staged", *arguments]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL) as victim:
         wait_for(lambda: lines() > staged.POINTS, 60)
-        wait_for(lambda: bool(running("-device --cases")), 20)
+        wait_for(lambda: bool(running("-device --cases")), 60)
         victim.send_signal(signal.SIGKILL)
-        assert victim.wait(10) == -signal.SIGKILL
-    wait_for(own.is_clean, 10)
+        assert victim.wait(60) == -signal.SIGKILL
+    wait_for(own.is_clean, 60)
     kept = lines()
     assert kept < len(calm.statuses)
     assert tune(calm.model, journal, *STAGED) == 0
