@@ -7,6 +7,7 @@ only when all of it has succeeded.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -340,6 +341,10 @@ def _nearest_parent(folder: Path) -> Path:
     return parent
 
 
+_NAME_LENGTH = 32
+"""Most characters of the name of a folder that its neighbours have in theirs."""
+
+
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into: it becomes ``folder`` when the block ends well, else it vanishes.
@@ -349,40 +354,36 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(folder))
     made = _missing_parents(target)
+    # Names first, then folders: whenever an interruption comes, both are known.
+    name = f".{target.name[:_NAME_LENGTH]}.{secrets.token_hex(4)}"
+    fresh, old = target.with_name(f"{name}.new"), target.with_name(f"{name}.old")
+    doing = "create"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        _remove_empty(made)
-        raise UsageError(f"cannot create output folder {folder}: {error.strerror}") from error
-    try:
-        fresh.chmod(0o755)
+        fresh.mkdir(0o755, parents=True)
+        doing = "write"
         yield fresh
-        _replace(fresh, target)
-    except OSError as error:
+        _replace(target, fresh, old)
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
         _remove_empty(made)
-        raise UsageError(f"cannot write output folder {folder}: {error.strerror}") from error
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        _remove_empty(made)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise UsageError(f"cannot {doing} output folder {folder}: {error.strerror}") from error
         raise
 
 
-def _replace(fresh: Path, target: Path) -> None:
-    """Rename ``fresh`` to ``target``; what was there is moved aside first and removed last."""
-    if not target.exists():
-        fresh.rename(target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    target.rename(old / "project")
+def _replace(target: Path, fresh: Path, old: Path) -> None:
+    """Rename ``fresh`` to ``target``; what was there becomes ``old`` first and is removed last."""
     try:
+        if target.exists():
+            target.rename(old)
         fresh.rename(target)
-    except OSError:
-        (old / "project").rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
         raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _missing_parents(target: Path) -> list[Path]:

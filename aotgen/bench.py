@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from aotgen.bench_result import BenchResult, Cores, LayerTime
+from aotgen.bench_result import BenchResult, Cores, LayerTime, as_cores
 from aotgen.conditions import Governor, Reading
 from aotgen.counting import count_run
 from aotgen.errors import BoardError, ToolchainError, UsageError
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 COOL_MARGIN_C = 2.0
 """The board counts as cool again when it is this close to where it started."""
+
+MOST_RUNS = 1_000_000
+"""Of a repeat, before it, and repeats: what asks for more is a slip, and would not end."""
+
+MOST_COOLDOWN_S = 24 * 3600.0
 
 _RUNS_PER_TIMEOUT = 100
 """Slow boards get the runner's usual time for so many runs of a model."""
@@ -61,12 +66,12 @@ class BenchOptions:
             least = 0 if name == "warmup" else 1
             if value is not None and value < least:
                 raise UsageError(f"{name} must be at least {least}, not {value}")
-        if not math.isfinite(self.cooldown) or self.cooldown < 0:
-            raise UsageError(f"cooldown must be at least 0 s, not {self.cooldown:g}")
-        if self.cores is not None and self.cores not in get_args(Cores):
-            raise UsageError(
-                f"cores {self.cores!r} does not exist", remedy=f"use {', '.join(get_args(Cores))}"
-            )
+            if value is not None and value > MOST_RUNS:
+                raise UsageError(f"{name} must be at most {MOST_RUNS}, not {value}")
+        if not 0 <= self.cooldown <= MOST_COOLDOWN_S:
+            raise UsageError(f"cooldown must be 0 to {MOST_COOLDOWN_S:g} s, not {self.cooldown:g}")
+        if self.cores is not None:
+            as_cores(self.cores)
         for count in threads:
             if count < 1:
                 raise UsageError(f"threads must be at least 1, not {count}")

@@ -5,14 +5,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from aotgen.conditions import Governor, Reading, governor_problems, throttling
 from aotgen.counting import RunCost
-from aotgen.errors import BoardError
+from aotgen.errors import BoardError, UsageError
 
 Cores = Literal["big", "little", "all"]
 """Which of a board's cores a run uses."""
+
+
+def as_cores(text: str) -> Cores:
+    """``text`` as a value of the cores option; UsageError when it is none."""
+    if text not in get_args(Cores):
+        raise UsageError(
+            f"cores {text!r} does not exist", remedy=f"use one of {', '.join(get_args(Cores))}"
+        )
+    return cast(Cores, text)
 
 
 @dataclass(frozen=True)

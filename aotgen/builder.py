@@ -6,9 +6,10 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,9 @@ BuildType = Literal["Release", "Debug", "RelWithDebInfo", "MinSizeRel"]
 
 _STAMP = "aotgen-configure.json"
 _LOG = "aotgen-build.log"
+
+_END_S = 5.0
+"""How long a build that is to end may take for it before it is killed."""
 
 _NOT_IT = ("linker command failed", "ld returned", "warning:")
 """What a compiler says after the linker has said why, and what is no error."""
@@ -85,24 +89,35 @@ def build_project(
             and names the log.
     """
     compiler_program = compiler_of(board, compiler)
+    source, prefix = built_project(manifest, board)
     label = "-".join([build_type.lower(), *([compiler] if compiler else [])])
-    folder = manifest.folder.resolve() / "build" / label.replace("/", "_")
+    folder = source / "build" / label.replace("/", "_")
     cmake = str(require_cmake().path)
     arguments = _configure_arguments(manifest, board, build_type, compiler_program)
     arguments += [f"-D{d}" for d in sorted(definitions)]
     with _locked(folder):
-        _configure(cmake, folder, arguments, manifest.prefix, shared)
+        _configure(cmake, folder, arguments, prefix, shared)
         jobs = str(os.cpu_count() or 1)
         only = ["--target", *targets] if targets else []
         argv = [cmake, "--build", str(folder), "--parallel", jobs, *only]
-        _call(argv, folder, manifest.prefix)
-    return Build(folder, manifest.prefix)
+        _call(argv, folder, prefix)
+    return Build(folder, prefix)
+
+
+def built_project(manifest: Manifest, board: Board) -> tuple[Path, str]:
+    """Folder and prefix of the CMake project with a model's programs: the model's own, but a bundle
+    for a microcontroller has one firmware of all its models.
+    """
+    if manifest.bundle is not None and board.is_bare:
+        return manifest.root, manifest.bundle
+    return manifest.folder.resolve(), manifest.prefix
 
 
 def _configure_arguments(
     manifest: Manifest, board: Board, build_type: BuildType, compiler: str | None
 ) -> list[str]:
-    arguments = ["-S", str(manifest.folder.resolve()), f"-DCMAKE_BUILD_TYPE={build_type}"]
+    source, _ = built_project(manifest, board)
+    arguments = ["-S", str(source), f"-DCMAKE_BUILD_TYPE={build_type}"]
     if find_tool("ninja"):
         arguments += ["-G", "Ninja"]
     else:
@@ -152,15 +167,38 @@ def _read_stamp(path: Path) -> dict[str, object]:
 
 
 def _call(argv: list[str], folder: Path, name: str) -> None:
-    done = subprocess.run(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+    # A session of its own: Ctrl-C ends the build through us, and is no error of a compiler's.
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            _end(process)
+            raise
     log = folder / _LOG
-    log.write_text(f"{' '.join(argv)}\n{done.stdout}", encoding="utf-8")
-    if done.returncode != 0:
+    text = f"{' '.join(argv)}\n{output}"
+    log.write_text(text, encoding="utf-8", errors="backslashreplace")
+    if process.returncode != 0:
         raise ToolchainError(
-            f"building {name} failed: {first_error(done.stdout)}", remedy=f"all of it is in {log}"
+            f"building {name} failed: {first_error(output)}", remedy=f"all of it is in {log}"
         )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a build with all that it started; compilers remove their temporary files."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+            return
 
 
 def first_error(output: str) -> str:

@@ -1,9 +1,10 @@
 """Flash by symbol and the deepest stack of a generated project, from what its compiler made.
 
-A bare board's project is linked with a program of two calls, init and run, so that what the linker
-drops from an application is dropped here too. The stack of a C function is what the compiler says
-(``-fstack-usage``); that of assembly and of the C library is read from the disassembly, and so are
-the calls. A call through a pointer may reach every function whose address something takes.
+A bare board's project is linked with a program of two calls, init and run of each model, so that
+what the linker drops from an application is dropped here too. The stack of a C function is what the
+compiler says (``-fstack-usage``); that of assembly and of the C library is read from the
+disassembly, and so are the calls. A call through a pointer may reach every function whose address
+something takes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,13 +27,14 @@ SymbolKind = Literal["code", "constant", "data", "zero"]
 _STUB = """#include "{p}.h"
 static {p}_ctx ctx;
 static {p}_config config;
-void footprint_entry(void);
-void footprint_entry(void)
+void footprint_{p}(void);
+void footprint_{p}(void)
 {{
     (void){p}_init(&ctx, &config);
     (void){p}_run(&ctx, NULL, NULL);
 }}
 """
+"""Of one model."""
 
 _KINDS: dict[str, SymbolKind] = {
     "t": "code",
@@ -42,7 +44,7 @@ _KINDS: dict[str, SymbolKind] = {
     "w": "code",
 }
 
-_ENTRY = "footprint_entry"
+_STUB_SYMBOLS = re.compile(r"footprint_\w+|ctx|config")
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,13 @@ class Symbol:
         name: in C.
         bytes: its size.
         kind: "code" and "constant" lie in flash, "data" in flash and RAM, "zero" in RAM.
+        models: those that need it.
     """
 
     name: str
     bytes: int
     kind: SymbolKind
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,15 @@ class Footprint:
             "static_bytes": self.static_bytes,
             "stack_bytes": self.stack_bytes,
             "stack_path": [{"function": name, "bytes": size} for name, size in self.stack_path],
-            "symbols": [{"name": s.name, "bytes": s.bytes, "kind": s.kind} for s in self.symbols],
+            "symbols": [
+                {"name": s.name, "bytes": s.bytes, "kind": s.kind, "models": list(s.models)}
+                for s in self.symbols
+            ],
         }
+
+    def own_bytes(self, model: str) -> int:
+        """Flash of what no other model of the library needs, its weights included."""
+        return sum(s.bytes for s in self.symbols if s.models == (model,) and s.kind != "zero")
 
 
 @dataclass
@@ -99,12 +110,12 @@ class _Function:
 
 
 def measure_footprint(
-    manifest: Manifest, board: Board, flags: Sequence[str] | None = None
+    models: Manifest | Sequence[Manifest], board: Board, flags: Sequence[str] | None = None
 ) -> Footprint:
-    """Compile and link a project's library and look at the result.
+    """Compile and link a library and look at the result.
 
     Args:
-        manifest: of the project.
+        models: manifest of a project, or those of all models of one bundle.
         board: that it was compiled for, a bare one.
         flags: of optimisation; None takes those of a Release build.
 
@@ -117,58 +128,95 @@ def measure_footprint(
             f"board {board.name} is no microcontroller: its linker decides too late what is used",
             remedy="look at the static library with size and nm",
         )
+    manifests = [models] if isinstance(models, Manifest) else list(models)
     compiler = require_tool(f"{board.triple}-gcc", compiler_packages(board))
     binutils = str(compiler.path)[: -len("gcc")]
     with tempfile.TemporaryDirectory(prefix="aotgen-footprint-") as name:
         folder = Path(name)
-        flags = flags or board.optimisation(manifest.options.optimize)
-        image = _linked(manifest, board, compiler.path, flags, folder)
+        flags = flags or board.optimisation(manifests[0].options.optimize)
+        argv = [str(compiler.path), *board.cflags(), *flags]
+        objects = _compiled(manifests, argv, folder)
+        image = _linked(manifests, argv, objects, folder)
         usage = _stack_usage(folder)
-        symbols = _symbols(_call([f"{binutils}nm", "-S", "--size-sort", str(image)]))
         functions = _functions(_call([f"{binutils}objdump", "-d", str(image)]))
         taken = _address_taken(_call([f"{binutils}readelf", "-rW", str(image)]), functions)
         sections = _sections(_call([f"{binutils}size", "-A", str(image)]))
+
+        def symbols_of(program: Path) -> list[Symbol]:
+            return _symbols(_call([f"{binutils}nm", "-S", "--size-sort", str(program)]))
+
+        symbols = symbols_of(image)
+        # Whatever the linker keeps for a model alone is what that model needs.
+        needs = {
+            manifest.prefix: {
+                s.name for s in symbols_of(_linked([manifest], argv, objects, folder))
+            }
+            for manifest in manifests
+        }
     for function, size in usage.items():
         # The disassembly sees through what inline assembly pushes, the compiler does not.
         if function in functions:
             functions[function].depth = max(functions[function].depth, size)
-    roots = [f"{manifest.prefix}_run", f"{manifest.prefix}_init"]
+    roots = [f"{manifest.prefix}_{what}" for manifest in manifests for what in ("run", "init")]
     path = max((_deepest(root, functions, taken) for root in roots), key=_total)
     flash = sum(sections.get(s, 0) for s in (".text", ".rodata", ".data", ".ARM.exidx"))
-    kept = tuple(s for s in symbols if s.name not in (_ENTRY, "ctx", "config"))
-    entry = sum(s.bytes for s in symbols if s.name == _ENTRY)
+    kept = tuple(
+        replace(s, models=tuple(model for model, names in needs.items() if s.name in names))
+        for s in symbols
+        if not _STUB_SYMBOLS.fullmatch(s.name)
+    )
+    stubs = sum(s.bytes for s in symbols if s.name.startswith("footprint_"))
     return Footprint(
         kept,
-        flash - entry,
+        flash - stubs,
         sum(s.bytes for s in kept if s.kind in ("data", "zero")),
         _total(path),
         tuple(path),
     )
 
 
-def _linked(
-    manifest: Manifest, board: Board, compiler: Path, flags: Sequence[str], folder: Path
-) -> Path:
-    """The image; the ``.su`` files lie beside it."""
-    p, source = manifest.prefix, manifest.root / "src"
-    stub = folder / "footprint.c"
-    stub.write_text(_STUB.format(p=p), encoding="utf-8")
-    files = [stub, *sorted(source.glob("*.c")), *sorted(source.glob("*.S"))]
+def _compiled(
+    manifests: Sequence[Manifest], argv: Sequence[str], folder: Path
+) -> dict[str, list[str]]:
+    """The object files of each model's calls of init and run, by its prefix, and under "" those of
+    the library; the ``.su`` files lie beside them.
+    """
+    root = manifests[0].root
+    source = root / "src"
     common = [
-        *board.cflags(), *flags, "-std=c99", "-ffunction-sections", "-fdata-sections",
-        "-fstack-usage", f"-I{manifest.root / 'include'}", f"-I{source}", f"-Wa,-I{source}",
-        f'-D{p.upper()}_WEIGHTS_FILE="{manifest.weights_file}"',
+        *argv, "-std=c99", "-ffunction-sections", "-fdata-sections", "-fstack-usage",
+        f"-I{root / 'include'}", f"-I{source}", f"-Wa,-I{source}",
+        *(f'-D{m.prefix.upper()}_WEIGHTS_FILE="{m.weights_file}"' for m in manifests),
     ]  # fmt: skip
-    objects = []
-    for file in files:
-        objects.append(str(folder / f"{file.name}.o"))
-        _call([str(compiler), *common, "-c", str(file), "-o", objects[-1]])
+    objects: dict[str, list[str]] = {"": []}
+    files = [("", path) for path in [*sorted(source.glob("*.c")), *sorted(source.glob("*.S"))]]
+    for manifest in manifests:
+        stub = folder / f"footprint_{manifest.prefix}.c"
+        stub.write_text(_STUB.format(p=manifest.prefix), encoding="utf-8")
+        files.append((manifest.prefix, stub))
+    for model, file in files:
+        made = str(folder / f"{file.name}.o")
+        objects.setdefault(model, []).append(made)
+        _call([*common, "-c", str(file), "-o", made])
+    return objects
+
+
+def _linked(
+    manifests: Sequence[Manifest],
+    argv: Sequence[str],
+    objects: Mapping[str, Sequence[str]],
+    folder: Path,
+) -> Path:
+    """An image with what these models need."""
     image = folder / "image.elf"
+    first, *others = (f"footprint_{manifest.prefix}" for manifest in manifests)
     link = [
-        *board.cflags(), *flags, "-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs",
-        "-Wl,--gc-sections", "-Wl,--emit-relocs", f"-Wl,-e,{_ENTRY}", "-Wl,-Ttext=0x8000",
+        *argv, "-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs",
+        "-Wl,--gc-sections", "-Wl,--emit-relocs", "-Wl,-Ttext=0x8000", f"-Wl,-e,{first}",
+        *(f"-Wl,-u,{entry}" for entry in others),
     ]  # fmt: skip
-    _call([str(compiler), *link, *objects, "-lm", "-o", str(image)])
+    stubs = [path for manifest in manifests for path in objects[manifest.prefix]]
+    _call([*link, *stubs, *objects[""], "-lm", "-o", str(image)])
     return image
 
 

@@ -104,7 +104,11 @@ def optimise(graph: Graph, options: CompileOptions, observer: PassObserver | Non
     from aotgen.passes.pipeline import run_passes
 
     return run_passes(
-        graph, opt_level=options.opt_level, disabled=options.disabled_passes, on_pass=observer
+        graph,
+        opt_level=options.opt_level,
+        disabled=options.disabled_passes,
+        optimize=options.optimize,
+        on_pass=observer,
     )
 
 

@@ -21,8 +21,8 @@ MANIFEST = "manifest.json"
 MODELS_FOLDER = "models"
 """Of a bundle: has a folder for each model, which is a project but for its library."""
 
-FORMAT = 1
-"""Version of manifest.json; ``read_manifest`` refuses another."""
+FORMAT = 2
+"""Version of manifest.json and of where things lie in a project or a bundle; another is refused."""
 
 
 @dataclass(frozen=True)
@@ -182,26 +182,27 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         UsageError: ``folder`` holds no project of aotgen, or one of another format.
     """
-    data = read_own_json(folder)
-    if data.get("format") != FORMAT:
-        raise UsageError(
-            f"{folder / MANIFEST} has format {data.get('format')!r}, this aotgen reads {FORMAT}",
-            remedy=f"compile the model again, or use aotgen {data['tool'].get('version')}",
-        )
-    return Manifest(folder, data)
+    return Manifest(folder, read_json(folder))
 
 
-def model_folder(folder: Path, model: str) -> Path:
+def model_folder(folder: Path, model: str | None) -> Path:
     """The folder of one of a bundle's models; a project alone has its own.
 
     Args:
         folder: of the bundle.
-        model: prefix of the model's symbols.
+        model: prefix of the model's symbols; None is the only one.
 
     Raises:
-        UsageError: ``folder`` holds nothing of aotgen, or no such model.
+        UsageError: ``folder`` holds nothing of aotgen or something of another format, no such
+            model, or several and None is named.
     """
-    data = read_own_json(folder)
+    data = read_json(folder)
+    if model is None:
+        if "models" not in data:
+            return folder
+        if len(data["models"]) > 1:
+            raise _no_model_named(folder, data)
+        model = bundled_models(data)[0]
     if "models" not in data:
         if data.get("prefix") == model:
             return folder
@@ -217,6 +218,11 @@ def model_folder(folder: Path, model: str) -> Path:
     return folder / MODELS_FOLDER / model
 
 
+def is_bundle(folder: Path) -> bool:
+    """Whether ``folder`` holds several models of aotgen as one library."""
+    return (folder / MANIFEST).is_file() and "models" in read_own_json(folder)
+
+
 def bundled_models(data: Mapping[str, Any]) -> list[str]:
     """The prefixes of the models in a bundle's manifest."""
     return [str(entry["prefix"]) for entry in data["models"]]
@@ -228,6 +234,21 @@ def _no_model_named(folder: Path, data: Mapping[str, Any]) -> UsageError:
         f"{folder} is a bundle of {len(names)} models: name one",
         remedy=f"--model {' or '.join(names)}",
     )
+
+
+def read_json(folder: Path) -> dict[str, Any]:
+    """manifest.json of a project or a bundle.
+
+    Raises:
+        UsageError: ``folder`` holds neither, or one of another format.
+    """
+    data = read_own_json(folder)
+    if data.get("format") != FORMAT:
+        raise UsageError(
+            f"{folder / MANIFEST} has format {data.get('format')!r}, this aotgen reads {FORMAT}",
+            remedy=f"compile the model again, or use aotgen {data['tool'].get('version')}",
+        )
+    return data
 
 
 def read_own_json(folder: Path) -> dict[str, Any]:

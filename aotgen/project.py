@@ -55,12 +55,12 @@ class Project:
         Args:
             folder: made by ``compile``, or by ``bundle``.
             board: only for a board of the user's own, which the manifest's name does not find.
-            model: which one of a bundle's models.
+            model: which one of a bundle's models; None is the only one.
 
         Raises:
             UsageError: ``folder`` holds no project, or it was compiled for another board.
         """
-        self.folder = Path(folder) if model is None else model_folder(Path(folder), model)
+        self.folder = model_folder(Path(folder), model)
         self.info: Manifest = read_manifest(self.folder)
         if board is not None and board.name != self.info.board_name:
             raise UsageError(
@@ -231,9 +231,10 @@ class Project:
 
     def _build_only(self, kind: Literal["shared", "run", "bench", "firmware"]) -> Build:
         """A Release build of the shared library, of one program or of the firmware."""
-        from aotgen.builder import build_project
+        from aotgen.builder import build_project, built_project
 
-        target = f"{self.info.prefix}_{kind}"
+        _, prefix = built_project(self.info, self.board)
+        target = f"{prefix}_{kind}"
         return build_project(self.info, self.board, shared=kind == "shared", targets=(target,))
 
     def _weights(self) -> Array | None:

@@ -139,8 +139,8 @@ def validate(
 ) -> ValidateReport:
     """See ``Project.validate``; ``inputs`` are successive steps."""
     from aotgen.ir import interpreter
+    from aotgen.loading import optimise
     from aotgen.passes.legalize_f16 import LegalizeF16
-    from aotgen.passes.pipeline import run_passes
 
     info = project.info
     graph = load_for(model_file(project.folder), info.options)
@@ -161,11 +161,7 @@ def validate(
     if not per_layer:
         got = project.run_steps(steps, runner, threads, cores)
         return ValidateReport(_compare_outputs(info, got, expected), (), tolerance)
-    values = _layer_values(
-        run_passes(graph, opt_level=info.options.opt_level, disabled=info.options.disabled_passes),
-        info,
-        steps,
-    )
+    values = _layer_values(optimise(graph, info.options), info, steps)
 
     compared = _compared(info)
 

@@ -4,73 +4,83 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD,
-    DIM,
-    IO_TYPE,
-    MODEL,
-    OPT_LEVEL,
-    OPTIMIZE,
-    REQUANT,
-    SHAPE,
-    STREAM,
-    TIME_AXIS,
-    activity,
-    parse_dims,
-    parse_shapes,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity
+from aotgen.errors import UsageError
+from aotgen.manifest import is_bundle
 from aotgen.report.arena import arena_chart, arena_table, buffers_of, live_bytes, plot_arena
 from aotgen.report.fit import Fit, Remedy, fit, remedies
 from aotgen.report.picture import picture
-from aotgen.report.text import byte_text, table
+from aotgen.report.text import table
 from aotgen.target.board import Board, load_board
 
 
 def analyze(
-    model: Path = MODEL,
-    board: str = BOARD,
-    shape: list[str] = SHAPE,
-    dim: list[str] = DIM,
-    opt_level: int = OPT_LEVEL,
-    optimize: str = OPTIMIZE,
-    io_type: str = IO_TYPE,
-    requant: str | None = REQUANT,
-    stream: int | None = STREAM,
-    time_axis: int | None = TIME_AXIS,
-    threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
-    arena: bool = typer.Option(False, "--arena", help="Also print where each buffer lies."),
-    plot: Path | None = typer.Option(
-        None, "--plot", help="Draw the arena into a picture (.png, .svg or .pdf)."
-    ),
-    build: bool = typer.Option(
-        False,
-        "--build",
-        help="Of a microcontroller: also build, for exact flash by symbol and the stack.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="Model file (.onnx, .tflite), or the folder of a bundle.",
+            show_default=False,
+        ),
+    ],
+    board: opt.Board = opt.DEFAULT_BOARD,
+    shape: opt.Shape = opt.NONE_GIVEN,
+    dim: opt.Dim = opt.NONE_GIVEN,
+    opt_level: opt.OptLevel = opt.DEFAULT.opt_level,
+    optimize: opt.Optimize = opt.DEFAULT.optimize,
+    io_type: opt.IoType = opt.DEFAULT.io_type,
+    requant: opt.Requant = opt.DEFAULT.requant,
+    stream: opt.Stream = opt.DEFAULT.stream,
+    time_axis: opt.TimeAxis = opt.DEFAULT.time_axis,
+    threads: opt.MostThreads = opt.DEFAULT.threads,
+    arena: Annotated[
+        bool, typer.Option("--arena", help="Also print where each buffer lies.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Draw the arena into a picture (.png, .svg or .pdf)."),
+    ] = None,
+    build: Annotated[
+        bool,
+        typer.Option(
+            "--build",
+            help="Of a microcontroller: also build, for exact flash by symbol and the stack.",
+        ),
+    ] = False,
+    as_json: opt.Json = False,
 ) -> None:
-    """Print MACs, parameters, arena, flash and a table of layers.
+    """Print MACs, parameters, arena, flash and a table of layers; of a bundle, what each model
+    takes and what they share.
 
     The exit code is 1 when the model does not fit the board; then what would help is tried.
     """
     from aotgen import api
-    from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant
+    from aotgen.options import CompileOptions
 
     options = CompileOptions(
         opt_level=opt_level,
         threads=threads,
-        optimize=as_optimize(optimize),
-        requant=None if requant is None else as_requant(requant),
-        io_type=as_io_type(io_type),
-        shapes=parse_shapes(shape),
-        dims=parse_dims(dim),
+        optimize=optimize,
+        requant=requant,
+        io_type=io_type,
+        shapes=opt.parse_shapes(shape),
+        dims=opt.parse_dims(dim),
         stream=stream,
         time_axis=time_axis,
     )
+    if is_bundle(model):
+        if options != CompileOptions() or arena or plot:
+            raise UsageError(
+                f"{model} is a bundle, which was compiled with options of its own",
+                remedy="leave out those of compile, --arena and --plot, or name a model file",
+            )
+        _analyze_bundle(model, None if board == opt.DEFAULT_BOARD else board, build, as_json)
+        return
     the_board = load_board(board)
     with activity() as doing:
         data = api.analyze(model, the_board, options, doing)
@@ -106,6 +116,23 @@ def analyze(
         parts += [_layers_text(data), "", _summary(data, model, the_board, found, helps)]
         typer.echo("\n".join(parts))
     if not found.ok:
+        raise typer.Exit(1)
+
+
+def _analyze_bundle(folder: Path, board: str | None, build: bool, as_json: bool) -> None:
+    """``analyze`` of a bundle; ``board`` names one of the user's own."""
+    from aotgen.bundling import Bundle
+
+    made = Bundle(folder, None if board is None else load_board(board))
+    with activity("building" if build else None):
+        report = made.report(build)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        parts = [_symbols_text(report.manifest["footprint"]), ""] if build else []
+        parts += [f"bundle {folder} on {made.board.name}", report.text()]
+        typer.echo("\n".join(parts))
+    if not report.fit.ok:
         raise typer.Exit(1)
 
 
@@ -153,7 +180,7 @@ def _summary(
         f"state       {data['state_bytes']:,} bytes",
         *_memory_text(data, found),
         *([_threads_text(data)] if data["api"]["threads"] > 1 else []),
-        f"fits        {_fits_text(found)}",
+        f"fits        {found.verdict}",
     ]
     if not found.ok:
         tried = [str(remedy) for remedy in helps] or ["no option makes it smaller"]
@@ -177,17 +204,16 @@ def _memory_text(data: dict[str, Any], found: Fit) -> list[str]:
 
 
 def _symbols_text(built: dict[str, Any]) -> str:
-    """The symbols of the built library, the largest first."""
-    rows = [[s["name"], s["kind"], f"{s['bytes']:,}"] for s in built["symbols"]]
-    return table(["symbol", "kind", "bytes"], rows, left=2)
-
-
-def _fits_text(found: Fit) -> str:
-    if not found.ok:
-        return "; ".join(found.misfits)
-    named = ((found.flash, "weights"), (found.ram, "arena"))
-    beside = [f"{what} of {byte_text(m.external)}" for m, what in named if m.external]
-    return f"yes, with {' and '.join(beside)} in external memory" if beside else "yes"
+    """The symbols of the built library, the largest first; of a bundle, with the models that need
+    them.
+    """
+    several = len({model for s in built["symbols"] for model in s["models"]}) > 1
+    header = ["symbol", "kind", *(["models"] if several else []), "bytes"]
+    rows = [
+        [s["name"], s["kind"], *([" ".join(s["models"])] if several else []), f"{s['bytes']:,}"]
+        for s in built["symbols"]
+    ]
+    return table(header, rows, left=len(header) - 1)
 
 
 def _threads_text(data: dict[str, Any]) -> str:

@@ -6,51 +6,48 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD_HELP,
-    CORES_HELP,
-    MODEL_HELP,
-    RUNNER_HELP,
-    activity,
-    chosen_place,
-    open_project,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity, chosen_place, open_project
 from aotgen.errors import UsageError
 from aotgen.report.text import byte_text, table
 
 if TYPE_CHECKING:
-    from aotgen.bench_result import BenchResult, Cores
+    from aotgen.bench_result import BenchResult
 
 
 def bench(
-    folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
-    model: str | None = typer.Option(None, "--model", help=MODEL_HELP),
-    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
-    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
-    threads: str = typer.Option(
-        "1", "--threads", help="Threads of a run; 1,2,4 measures with each."
-    ),
-    cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
-    number: int | None = typer.Option(
-        None, "--number", help="Runs per repeat; default makes a repeat last about 50 ms."
-    ),
-    repeat: int = typer.Option(10, "--repeat", help="How many times to measure."),
-    cooldown: float = typer.Option(
-        0.0, "--cooldown", help="Wait until the board is cool again, at most so many seconds."
-    ),
-    profile: bool = typer.Option(False, "--profile", help="Also time every layer."),
-    no_governor: bool = typer.Option(
-        False, "--no-governor", help="Leave the board's frequency governor as it is."
-    ),
-    sysfs_root: str | None = typer.Option(
-        None, "--sysfs-root", help="Folder on the board in place of / for what is read of /sys."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    folder: opt.Folder,
+    model: opt.BundledModel = None,
+    runner: opt.Runner = None,
+    board: opt.OwnBoard = None,
+    threads: Annotated[
+        str, typer.Option("--threads", help="Threads of a run; 1,2,4 measures with each.")
+    ] = "1",
+    cores: opt.Cores = None,
+    number: Annotated[
+        int | None,
+        typer.Option("--number", help="Runs per repeat; default makes a repeat last about 50 ms."),
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", help="How many times to measure.")] = 10,
+    cooldown: Annotated[
+        float,
+        typer.Option(
+            "--cooldown", help="Wait until the board is cool again, at most so many seconds."
+        ),
+    ] = 0.0,
+    profile: Annotated[bool, typer.Option("--profile", help="Also time every layer.")] = False,
+    no_governor: opt.NoGovernor = False,
+    sysfs_root: Annotated[
+        str | None,
+        typer.Option(
+            "--sysfs-root", help="Folder on the board in place of / for what is read of /sys."
+        ),
+    ] = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Time DIR on its board.
 
@@ -62,7 +59,7 @@ def bench(
     options = BenchOptions(
         number=number,
         repeat=repeat,
-        cores=cast("Cores | None", cores),
+        cores=cores,
         profile=profile,
         cooldown=cooldown,
         governor=not no_governor,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from aotgen.cli import boards_doctor
+from aotgen.cli import options as opt
+from aotgen.cli.common import help_alone
 from aotgen.report.text import byte_text, table
 from aotgen.target.board import Board, Cluster, list_boards, load_board
 
-app = typer.Typer(help="Boards: those that aotgen knows, and yours.", no_args_is_help=False)
+app = typer.Typer(help="Boards: those that aotgen knows, and yours.")
+app.callback(invoke_without_command=True)(help_alone)
 app.command("doctor")(boards_doctor.doctor)
 app.command("probe")(boards_doctor.probe)
 
 
 @app.command("list")
-def list_(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+def list_(as_json: opt.Json = False) -> None:
     """List the boards that ship with aotgen."""
     boards = [load_board(name) for name in list_boards()]
     if as_json:
@@ -29,10 +33,10 @@ def list_(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> 
 
 @app.command("show")
 def show(
-    name: str = typer.Argument(
-        ..., metavar="BOARD", help="Name or path of a board.", show_default=False
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    name: Annotated[
+        str, typer.Argument(metavar="BOARD", help="Name or path of a board.", show_default=False)
+    ],
+    as_json: opt.Json = False,
 ) -> None:
     """Show everything that is known about a board."""
     board = load_board(name)

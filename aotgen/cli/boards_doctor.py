@@ -6,43 +6,50 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aotgen.cli import options as opt
 from aotgen.cli.common import activity
 from aotgen.errors import UsageError
 
 if TYPE_CHECKING:
     from aotgen.runner.base import Runner
 
-_HOST = typer.Argument(
-    ...,
-    metavar="HOST",
-    help="ssh://user@host[:port], a Host of the ssh configuration, or local; for a microcontroller"
-    " with --board local, qemu or serial:/dev/ttyX.",
-    show_default=False,
-)
-_ROOT = typer.Option(
-    "",
-    "--sysfs-root",
-    metavar="DIR",
-    help="Folder on the board that stands for its / where /proc, /sys and /etc are read.",
-    show_default=False,
-)
+_Host = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST",
+        help="ssh://user@host[:port], a Host of the ssh configuration, or local; for a"
+        " microcontroller with --board local, qemu or serial:/dev/ttyX.",
+        show_default=False,
+    ),
+]
+_Root = Annotated[
+    str,
+    typer.Option(
+        "--sysfs-root",
+        metavar="DIR",
+        help="Folder on the board that stands for its / where /proc, /sys and /etc are read.",
+        show_default=False,
+    ),
+]
 
 
 def doctor(
-    host: str = _HOST,
-    board: str | None = typer.Option(
-        None,
-        "--board",
-        metavar="B",
-        help="What it should be: name or path; default is the board of ours with its cores.",
-        show_default=False,
-    ),
-    root: str = _ROOT,
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    host: _Host,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            "--board",
+            metavar="B",
+            help="What it should be: name or path; default is the board of ours with its cores.",
+            show_default=False,
+        ),
+    ] = None,
+    root: _Root = "",
+    as_json: opt.Json = False,
 ) -> None:
     """Check a board: what it is, and whether it is fit to be measured on. Exit code 1: problems."""
     from aotgen.doctor.diagnose import diagnose
@@ -64,7 +71,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def probe(host: str = _HOST, root: str = _ROOT) -> None:
+def probe(host: _Host, root: _Root = "") -> None:
     """Print a board.toml for the board; write it to NAME/board.toml and use --board NAME's path."""
     from aotgen.doctor.diagnose import describe
 

@@ -5,87 +5,84 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD,
-    DISABLE_PASS,
-    IO_TYPE,
-    OPT_LEVEL,
-    OPTIMIZE,
-    REQUANT,
-    activity,
-    parse_dims,
-    parse_shapes,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity
 from aotgen.errors import UsageError
 from aotgen.report.text import byte_text, table
 
 if TYPE_CHECKING:
-    from aotgen.bundling import ModelOptions
+    from aotgen.bundling import Bundle, ModelOptions
 
 
 def bundle(
-    models: list[str] = typer.Argument(
-        ...,
-        metavar="MODEL...",
-        help="Model files (.onnx, .tflite), or NAME=FILE with the prefix of public symbols.",
-        show_default=False,
-    ),
-    board: str = BOARD,
-    output: Path = typer.Option(
-        ..., "-o", "--output", help="Folder of the bundle.", show_default=False
-    ),
-    name: str | None = typer.Option(
-        None, "--name", help="Of the library; default from the folder's name."
-    ),
-    share_arena: bool = typer.Option(
-        False, "--share-arena", help="One arena for all: the models never run at once."
-    ),
-    shape: list[str] = typer.Option(
-        [], "--shape", metavar="MODEL:NAME=1x3x224x224", help="Shape of an input left open."
-    ),
-    dim: list[str] = typer.Option(
-        [], "--dim", metavar="MODEL:NAME=N", help="Value of a symbolic dimension."
-    ),
-    stream: list[str] = typer.Option(
-        [], "--stream", metavar="MODEL:N", help="Let a model read N new frames a run."
-    ),
-    time_axis: list[str] = typer.Option(
-        [], "--time-axis", metavar="MODEL:AXIS", help="Of its inputs that --stream cuts."
-    ),
-    opt_level: int = OPT_LEVEL,
-    disable_pass: list[str] = DISABLE_PASS,
-    journal: str | None = typer.Option(
-        None,
-        "--journal",
-        metavar="FILE",
-        help="Tuning journal whose best records to use; none for not even the board's own.",
-    ),
-    weights: str = typer.Option("asm", "--weights", help="Weights as c, asm or bin."),
-    threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
-    io_type: str = IO_TYPE,
-    requant: str | None = REQUANT,
-    optimize: str = OPTIMIZE,
-    force: bool = typer.Option(False, "--force", help="Replace a bundle that is already there."),
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Model files (.onnx, .tflite), or NAME=FILE with the prefix of public symbols.",
+            show_default=False,
+        ),
+    ],
+    *,
+    board: opt.Board = opt.DEFAULT_BOARD,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of the bundle.", show_default=False)
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the library; default from the folder's name.")
+    ] = None,
+    share_arena: Annotated[
+        bool, typer.Option("--share-arena", help="One arena for all: the models never run at once.")
+    ] = False,
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            "--shape", metavar="MODEL:NAME=1x3x224x224", help="Shape of an input left open."
+        ),
+    ] = opt.NONE_GIVEN,
+    dim: Annotated[
+        list[str],
+        typer.Option("--dim", metavar="MODEL:NAME=N", help="Value of a symbolic dimension."),
+    ] = opt.NONE_GIVEN,
+    stream: Annotated[
+        list[str],
+        typer.Option("--stream", metavar="MODEL:N", help="Let a model read N new frames a run."),
+    ] = opt.NONE_GIVEN,
+    time_axis: Annotated[
+        list[str],
+        typer.Option("--time-axis", metavar="MODEL:AXIS", help="Of its inputs that --stream cuts."),
+    ] = opt.NONE_GIVEN,
+    opt_level: opt.OptLevel = opt.DEFAULT.opt_level,
+    disable_pass: opt.DisablePass = opt.NONE_GIVEN,
+    journal: opt.Journal = opt.DEFAULT.journal,
+    weights: opt.Weights = opt.DEFAULT.weights,
+    threads: opt.MostThreads = opt.DEFAULT.threads,
+    io_type: opt.IoType = opt.DEFAULT.io_type,
+    requant: opt.Requant = opt.DEFAULT.requant,
+    optimize: opt.Optimize = opt.DEFAULT.optimize,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a bundle that is already there.")
+    ] = False,
 ) -> None:
     """Compile several models for BOARD into one library.
 
     What they share, kernels and the runtime, is in it once.
     """
     from aotgen.bundling import bundle as make_bundle
-    from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant, as_weights
+    from aotgen.options import CompileOptions
 
     options = CompileOptions(
         opt_level=opt_level,
         disabled_passes=tuple(disable_pass),
-        weights=as_weights(weights),
+        weights=weights,
         threads=threads,
-        optimize=as_optimize(optimize),
-        requant=None if requant is None else as_requant(requant),
-        io_type=as_io_type(io_type),
+        optimize=optimize,
+        requant=requant,
+        io_type=io_type,
         journal=journal,
     )
     with activity() as doing:
@@ -100,7 +97,7 @@ def bundle(
             force=force,
             progress=doing,
         )
-    typer.echo(_text(made.folder, made.manifest))
+    typer.echo(_text(made))
 
 
 def _models(texts: Sequence[str]) -> list[Path] | dict[str, Path]:
@@ -134,8 +131,8 @@ def _own(
     streams, axes = _by_model("--stream", stream), _by_model("--time-axis", time_axis)
     return {
         model: ModelOptions(
-            parse_shapes(shapes.get(model, [])),
-            parse_dims(dims.get(model, [])),
+            opt.parse_shapes(shapes.get(model, [])),
+            opt.parse_dims(dims.get(model, [])),
             _number(f"--stream {model}", streams.get(model, [])),
             _number(f"--time-axis {model}", axes.get(model, [])),
         )
@@ -170,17 +167,21 @@ def _by_model(option: str, texts: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _text(folder: Path, manifest: dict[str, Any]) -> str:
+def _text(made: Bundle) -> str:
+    manifest = made.manifest
     rows = [
         (m["prefix"], m["arena_bytes"], m["state_bytes"], m["weights_bytes"])
         for m in manifest["models"]
     ]
+    if manifest["shared_weights_bytes"]:
+        rows.append(("shared", "", "", manifest["shared_weights_bytes"]))
     arena = "one arena of" if manifest["share_arena"] else "arenas of"
-    return "\n".join(
-        [
-            table(("model", "arena", "state", "weights"), rows, left=1),
-            f"{folder}: {len(rows)} models, {manifest['kernels']} kernels for {manifest['board']}"
-            f" ({manifest['isa']}), {arena} {byte_text(manifest['arena_bytes'])},"
-            f" weights {byte_text(manifest['weights_bytes'])}",
-        ]
-    )
+    lines = [
+        table(("model", "arena", "state", "weights"), rows, left=1),
+        f"{made.folder}: {len(made.models)} models, {manifest['kernels']} kernels for"
+        f" {manifest['board']} ({manifest['isa']}), {arena} {byte_text(manifest['arena_bytes'])},"
+        f" weights {byte_text(manifest['weights_bytes'])}",
+    ]
+    if made.board.is_bare:
+        lines += made.report().memory_lines()
+    return "\n".join(lines)

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
-from aotgen.cli.common import (
-    DIM,
-    MODEL,
-    REQUANT,
-    SHAPE,
-    STREAM,
-    TIME_AXIS,
-    activity,
-    parse_dims,
-    parse_shapes,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity
 from aotgen.errors import UnsupportedError
 
 
 def check(
-    model: Path = MODEL,
-    shape: list[str] = SHAPE,
-    dim: list[str] = DIM,
-    requant: str | None = REQUANT,
-    stream: int | None = STREAM,
-    time_axis: int | None = TIME_AXIS,
+    model: opt.Model,
+    shape: opt.Shape = opt.NONE_GIVEN,
+    dim: opt.Dim = opt.NONE_GIVEN,
+    requant: opt.Requant = opt.DEFAULT.requant,
+    stream: opt.Stream = opt.DEFAULT.stream,
+    time_axis: opt.TimeAxis = opt.DEFAULT.time_axis,
 ) -> None:
     """List all that is unsupported in MODEL.
 
     The exit code is 0 when it can be compiled, else 2.
     """
     from aotgen.api import load_for, optimise, target_of
-    from aotgen.options import CompileOptions, as_requant
+    from aotgen.options import CompileOptions
     from aotgen.schedule.plan import unsupported
     from aotgen.target.board import load_board
 
     options = CompileOptions(
-        requant=None if requant is None else as_requant(requant),
-        shapes=parse_shapes(shape),
-        dims=parse_dims(dim),
+        requant=requant,
+        shapes=opt.parse_shapes(shape),
+        dims=opt.parse_dims(dim),
         stream=stream,
         time_axis=time_axis,
     )

@@ -1,14 +1,13 @@
-"""What the verbs share: parsing of option values, progress on stderr, tables, npz files."""
+"""What the verbs share beside their options: progress on stderr, projects, npz files."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,86 +27,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0
 """What takes longer than this says what it is doing."""
 
-RUNNER_HELP = (
-    "local (this computer), qemu (the board's emulator), ssh://user@host[:port], a Host of the"
-    " ssh configuration, or of a microcontroller serial:/dev/ttyX[:baud]."
-)
-BOARD_HELP = "Path of the board, where it is none of ours."
-THREADS_HELP = "Threads of a run, at most those of `compile --threads`."
-MODEL_HELP = "Which model of a bundle."
-CORES_HELP = "big, little or all: which cores to use, the fastest first."
-
-# Parameters of the verbs that read a model.
-MODEL = typer.Argument(
-    ..., metavar="MODEL", help="Model file (.onnx, .tflite).", show_default=False
-)
-BOARD = typer.Option("host", "--board", help="Name or path of a board.")
-SHAPE = typer.Option(
-    [], "--shape", metavar="NAME=1x3x224x224", help="Shape of an input the file leaves open."
-)
-DIM = typer.Option([], "--dim", metavar="NAME=N", help="Value of a symbolic dimension.")
-OPT_LEVEL = typer.Option(3, "--opt-level", help="0 to 4.")
-DISABLE_PASS = typer.Option(
-    [], "--disable-pass", metavar="NAME", help="Leave out a pass (repeatable)."
-)
-IO_TYPE = typer.Option(
-    "native", "--io-type", help="native, or float in place of quantized inputs and outputs."
-)
-REQUANT = typer.Option(
-    None, "--requant", help="Integer arithmetic of a .tflite: tflm (default) or litert."
-)
-STREAM = typer.Option(
-    None, "--stream", metavar="N", help="Read N new frames a run; the others wait in the state."
-)
-TIME_AXIS = typer.Option(
-    None, "--time-axis", metavar="AXIS", help="Of the inputs that --stream cuts, if not the first."
-)
-OPTIMIZE = typer.Option("speed", "--optimize", help="speed, ram or flash.")
-
-_MAX_DIM = 2**31 - 1
 _SAVEZ = "write it with numpy.savez(path, input=array), by the model's own names"
 
 
-def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """``name=1x3x224x224`` options.
-
-    Raises:
-        UsageError: one is malformed, or a name is given twice.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, equals, dims = text.rpartition("=")
-        if not equals or not name or not re.fullmatch(r"\d+([x,]\d+)*|scalar", dims):
-            raise UsageError(f"--shape {text!r} is malformed", remedy="write name=1x3x224x224")
-        if name in shapes:
-            raise UsageError(f"--shape {name!r} is given twice")
-        words = [] if dims == "scalar" else re.split("[x,]", dims)
-        shapes[name] = tuple(_dim(word, f"--shape {text!r}") for word in words)
-    return shapes
-
-
-def parse_dims(texts: Iterable[str]) -> dict[str, int]:
-    """``name=64`` or ``name<=64`` options; both give the dimension that value.
-
-    Raises:
-        UsageError: one is malformed, or a name is given twice.
-    """
-    dims: dict[str, int] = {}
-    for text in texts:
-        found = re.fullmatch(r"(.+?)<?=(\d+)", text)
-        if not found:
-            raise UsageError(f"--dim {text!r} is malformed", remedy="write name=64")
-        if found[1] in dims:
-            raise UsageError(f"--dim {found[1]!r} is given twice")
-        dims[found[1]] = _dim(found[2], f"--dim {text!r}")
-    return dims
-
-
-def _dim(word: str, option: str) -> int:
-    value = int(word)
-    if not 1 <= value <= _MAX_DIM:
-        raise UsageError(f"{option}: {word} is no dimension", remedy=f"use 1 to {_MAX_DIM}")
-    return value
+def help_alone(context: typer.Context) -> None:
+    """Of a command with subcommands: its help where it stands alone, which is a mistake."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(UsageError.exit_code)
 
 
 class Activity:

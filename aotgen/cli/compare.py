@@ -6,46 +6,46 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD_HELP,
-    CORES_HELP,
-    RUNNER_HELP,
-    THREADS_HELP,
-    activity,
-    open_project,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity, open_project
 from aotgen.report.text import digits, table
 
 if TYPE_CHECKING:
-    from aotgen.bench_result import Cores
     from aotgen.comparison import Comparison
 
 
 def compare(
-    folders: list[Path] = typer.Argument(
-        ..., metavar="DIR DIR...", help="Projects; the first is what the others are compared with."
-    ),
-    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
-    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
-    rounds: int = typer.Option(10, "--rounds", help="How often each is timed, in turns."),
-    threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
-    cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
-    number: int | None = typer.Option(
-        None, "--number", help="Runs that a time is the mean of; default takes about 50 ms."
-    ),
-    no_governor: bool = typer.Option(
-        False, "--no-governor", help="Leave the board's frequency governor as it is."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR DIR...", help="Projects; the first is what the others are compared with."
+        ),
+    ],
+    runner: opt.Runner = None,
+    board: opt.OwnBoard = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="How often each is timed, in turns.")
+    ] = 10,
+    threads: opt.Threads = 1,
+    cores: opt.Cores = None,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--number", help="Runs that a time is the mean of; default takes about 50 ms."
+        ),
+    ] = None,
+    no_governor: opt.NoGovernor = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Time projects in turns on one board.
 
     Prints the lowest times, and their ratios to the first's. Under an emulator runs are
-    counted, and their time modelled, in place of timed.
+    counted, and their time modelled, in place of timed. Microcontrollers hold one image:
+    --runner serial:A,serial:B has one for each project.
     """
     from aotgen.comparison import compare as compare_projects
     from aotgen.runner.select import runner_for
@@ -53,14 +53,16 @@ def compare(
     projects = [open_project(folder, board) for folder in folders]
     with (
         activity("building and timing") as shown,
-        nullcontext() if runner is None else runner_for(runner, projects[0].board, shown) as place,
+        nullcontext(runner)
+        if runner is None or projects[0].board.is_bare
+        else runner_for(runner, projects[0].board, shown) as place,
     ):
         result = compare_projects(
             projects,
             place,
             rounds=rounds,
             threads=threads,
-            cores=cast("Cores | None", cores),
+            cores=cores,
             number=number,
             governor=not no_governor,
         )
@@ -87,8 +89,8 @@ def _times(result: Comparison) -> str:
     rows = []
     for index, entry in enumerate(result.entries):
         assert entry.min_ms is not None and entry.median_ms is not None
-        low, high = result.spread(index) or (1.0, 1.0)
-        spread = f"{low:.3f} to {high:.3f}" if index else ""
+        found = result.spread(index)
+        spread = f"{found[0]:.3f} to {found[1]:.3f}" if index and found else ""
         ratio = f"{result.ratios[index]:.3f}"
         rows.append([entry.folder, digits(entry.min_ms), digits(entry.median_ms), ratio, spread])
     threads = f"{result.threads} thread{'s' if result.threads > 1 else ''}"
@@ -96,7 +98,9 @@ def _times(result: Comparison) -> str:
 
 
 def _counts(result: Comparison) -> str:
-    header = ["project", "M instr", "M L1 misses", "M L2 misses"]
+    caches = all(entry.cost.caches for entry in result.entries if entry.cost)
+    header = ["project", "M instr"]
+    header += ["M L1 misses", "M L2 misses"] if caches else []
     modelled = result.by == "modelled_ms"
     header += ["modelled ms"] if modelled else []
     rows = []
@@ -105,10 +109,13 @@ def _counts(result: Comparison) -> str:
         cost = entry.cost
         assert cost is not None
         core = cost.core
-        counts = (cost.counts.instructions, cost.counts.l1_misses, cost.counts.l2_misses)
-        row = [entry.folder, *(f"{count / 1e6:.3f}" for count in counts)]
+        row = [entry.folder, f"{cost.counts.instructions / 1e6:.3f}"]
+        if caches:
+            misses = (cost.counts.l1_misses, cost.counts.l2_misses)
+            row += [f"{count / 1e6:.3f}" for count in misses]
         row += [digits(cost.modelled_ms)] if modelled and cost.modelled_ms else []
         rows.append([*row, f"{ratio:.3f}"])
     told = "modelled, not measured" if modelled else "no cost model"
+    told = told if caches else "instructions, no cycles"
     told = f"one run counted on {core}, {result.runner}; {told}"
     return f"{table([*header, 'ratio'], rows)}\n\n{told}"

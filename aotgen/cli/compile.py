@@ -3,65 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD,
-    DIM,
-    DISABLE_PASS,
-    IO_TYPE,
-    MODEL,
-    OPT_LEVEL,
-    OPTIMIZE,
-    REQUANT,
-    SHAPE,
-    STREAM,
-    TIME_AXIS,
-    activity,
-    parse_dims,
-    parse_shapes,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity
 from aotgen.errors import UsageError
 from aotgen.report.text import byte_text
 
 
 def compile_(
-    model: Path = MODEL,
-    board: str = BOARD,
-    output: Path = typer.Option(
-        ..., "-o", "--output", help="Folder of the project.", show_default=False
-    ),
-    shape: list[str] = SHAPE,
-    dim: list[str] = DIM,
-    opt_level: int = OPT_LEVEL,
-    disable_pass: list[str] = DISABLE_PASS,
-    show_passes: bool = typer.Option(
-        False, "--show-passes", help="Print what each pass changes, as a diff."
-    ),
-    journal: str | None = typer.Option(
-        None,
-        "--journal",
-        metavar="FILE",
-        help="Tuning journal whose best records to use; none for not even the board's own.",
-    ),
-    weights: str = typer.Option("asm", "--weights", help="Weights as c, asm or bin."),
-    threads: int = typer.Option(1, "--threads", help="Most threads that a run may use."),
-    device: str = typer.Option("cpu", "--device", help="cpu, gpu or auto."),
-    prefix: str | None = typer.Option(
-        None, "--prefix", help="Of public symbols; default from the file name."
-    ),
-    io_type: str = IO_TYPE,
-    requant: str | None = REQUANT,
-    optimize: str = OPTIMIZE,
-    stream: int | None = STREAM,
-    time_axis: int | None = TIME_AXIS,
-    precision: str = typer.Option("fp32", "--precision", help="fp32 or fp16.", hidden=True),
-    force: bool = typer.Option(False, "--force", help="Replace a project that is already there."),
+    model: opt.Model,
+    *,
+    board: opt.Board = opt.DEFAULT_BOARD,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of the project.", show_default=False)
+    ],
+    shape: opt.Shape = opt.NONE_GIVEN,
+    dim: opt.Dim = opt.NONE_GIVEN,
+    opt_level: opt.OptLevel = opt.DEFAULT.opt_level,
+    disable_pass: opt.DisablePass = opt.NONE_GIVEN,
+    show_passes: Annotated[
+        bool, typer.Option("--show-passes", help="Print what each pass changes, as a diff.")
+    ] = False,
+    journal: opt.Journal = opt.DEFAULT.journal,
+    weights: opt.Weights = opt.DEFAULT.weights,
+    threads: opt.MostThreads = opt.DEFAULT.threads,
+    device: opt.Device = opt.DEFAULT.device,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", help="Of public symbols; default from the file name.")
+    ] = None,
+    io_type: opt.IoType = opt.DEFAULT.io_type,
+    requant: opt.Requant = opt.DEFAULT.requant,
+    optimize: opt.Optimize = opt.DEFAULT.optimize,
+    stream: opt.Stream = opt.DEFAULT.stream,
+    time_axis: opt.TimeAxis = opt.DEFAULT.time_axis,
+    precision: Annotated[
+        str, typer.Option("--precision", help="fp32 or fp16.", hidden=True)
+    ] = "fp32",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a project that is already there.")
+    ] = False,
 ) -> None:
     """Compile MODEL for BOARD into a C project."""
     from aotgen import api
-    from aotgen.options import as_device, as_io_type, as_optimize, as_requant, as_weights
     from aotgen.streaming.text import from_manifest, stream_text
     from aotgen.tune.apply import summary_text
 
@@ -72,17 +58,17 @@ def compile_(
             model,
             board,
             output,
-            shapes=parse_shapes(shape),
-            dims=parse_dims(dim),
+            shapes=opt.parse_shapes(shape),
+            dims=opt.parse_dims(dim),
             opt_level=opt_level,
             disabled_passes=disable_pass,
-            weights=as_weights(weights),
+            weights=weights,
             threads=threads,
-            device=as_device(device),
+            device=device,
             prefix=prefix,
-            optimize=as_optimize(optimize),
-            requant=None if requant is None else as_requant(requant),
-            io_type=as_io_type(io_type),
+            optimize=optimize,
+            requant=requant,
+            io_type=io_type,
             journal=journal,
             stream=stream,
             time_axis=time_axis,

@@ -7,30 +7,37 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from aotgen.cli.common import written_whole
+from aotgen.cli import options as opt
+from aotgen.cli.common import help_alone, written_whole
 from aotgen.errors import UsageError
 from aotgen.report.text import digits, table
 
 if TYPE_CHECKING:
     from aotgen.tune.journal import Journal, Record
 
-app = typer.Typer(help="Merge and show tuning journals.", no_args_is_help=True)
+app = typer.Typer(help="Merge and show tuning journals.")
+app.callback(invoke_without_command=True)(help_alone)
 
-_FILE = typer.Argument(..., metavar="FILE", help="Journal.", show_default=False)
-_TASK = typer.Option(None, "--task", metavar="TEXT", help="Only tasks whose key or title has it.")
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="Journal.", show_default=False)]
+_Task = Annotated[
+    str | None,
+    typer.Option("--task", metavar="TEXT", help="Only tasks whose key or title has it."),
+]
 
 
 @app.command("merge")
 def merge(
-    files: list[Path] = typer.Argument(..., metavar="FILE...", help="Journals."),
-    output: Path = typer.Option(
-        ..., "-o", "--output", help="Journal to write.", show_default=False
-    ),
-    force: bool = typer.Option(False, "--force", help="Replace a file that is already there."),
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Journals.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Journal to write.", show_default=False)
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that is already there.")
+    ] = False,
 ) -> None:
     """Write the records of all FILEs once, by task and date."""
     from aotgen.tune.journal import Journal, by_task, merged
@@ -55,12 +62,13 @@ def merge(
 
 @app.command("best")
 def best(
-    file: Path = _FILE,
-    task: str | None = _TASK,
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    file: _File,
+    task: _Task = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Print the best candidate of each task."""
-    from aotgen.tune.journal import by_task, ranked
+    from aotgen.tune.journal import by_task
+    from aotgen.tune.ranking import ranked
 
     rows = []
     for key, records in by_task(_chosen(_read(file), task, None, None)).items():
@@ -81,13 +89,16 @@ def best(
 
 @app.command("show")
 def show(
-    file: Path = _FILE,
-    task: str | None = _TASK,
-    board: str | None = typer.Option(None, "--board", help="Only records of this board."),
-    status: str | None = typer.Option(
-        None, "--status", help="Only records with it (ok, build, crash, wrong ...)."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    file: _File,
+    task: _Task = None,
+    board: Annotated[
+        str | None, typer.Option("--board", help="Only records of this board.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", help="Only records with it (ok, build, crash, wrong ...)."),
+    ] = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Print the records."""
     from aotgen.tune.outcome import Status
@@ -120,11 +131,12 @@ def show(
 
 @app.command("plot")
 def plot(
-    file: Path = _FILE,
-    output: Path = typer.Option(
-        ..., "-o", "--output", help="Picture (.png, .svg or .pdf).", show_default=False
-    ),
-    task: str | None = _TASK,
+    file: _File,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="Picture (.png, .svg or .pdf).", show_default=False),
+    ],
+    task: _Task = None,
 ) -> None:
     """Draw how the best of each task improved over the trials."""
     from aotgen.report.picture import picture

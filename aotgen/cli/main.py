@@ -1,147 +1,137 @@
-"""The ``aotgen`` command: collects the verbs; a failure becomes one line and an exit code.
+"""The ``aotgen`` command: how it starts and ends; a failure becomes one line and an exit code.
 
-Results go to stdout; progress, messages and errors to stderr.
+Results go to stdout; progress, messages and errors to stderr. The verbs are in ``app``, which is
+loaded when the handlers of signals stand.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
 import sys
-import traceback
-from collections.abc import Sequence
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 
-import typer
+from aotgen.cli.interruption import EXIT_INTERRUPTED, MESSAGE, Interruption
 
-import aotgen
-from aotgen.cli import (
-    analyze,
-    bench,
-    boards,
-    bundle,
-    check,
-    compare,
-    compile,
-    journal,
-    run,
-    tune,
-    validate,
-    worker,
+EXIT_NO_READER = 141
+"""As of a program that SIGPIPE ended: ``aotgen analyze ... | head`` is neither success nor a
+mismatch.
+"""
+
+_OF_THE_COMPUTER = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+    + (errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.EBADF)
 )
-from aotgen.errors import AotgenError, InternalError
-
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-
-app = typer.Typer(
-    name="aotgen",
-    help="Turn a trained neural network into a small standalone C project with SIMD kernels.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-# Depending on the release, typer brings click along or depends on it: its base error is found from
-# typer's own.
-_CommandLineError: type[Exception] = next(
-    c
-    for c in typer.BadParameter.__mro__
-    if c.__name__ == "ClickException" and issubclass(c, Exception)
-)
+"""Errors of files that are no mistake of ours, wherever they come from."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"aotgen {aotgen.__version__}")
-        raise typer.Exit
+def call(arguments: Sequence[str], stopped: Callable[[], bool] = lambda: False) -> int:
+    """Run the command line ``arguments`` (without the program's name); returns the exit code.
 
+    Args:
+        arguments: words of the command line.
+        stopped: whether a signal was to end the command: what fails behind it does so for that,
+            also where an extension module made another exception of the KeyboardInterrupt.
+    """
+    import typer
 
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
-    ),
-    debug: bool = typer.Option(False, "--debug", help="Show Python tracebacks of errors."),
-) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(EXIT_USAGE)
+    from aotgen.cli.app import CommandLineError, run_words
+    from aotgen.errors import AotgenError, InternalError, UsageError
 
-
-app.command("check")(check.check)
-app.command("analyze")(analyze.analyze)
-app.command("compile")(compile.compile_)
-app.command("bundle")(bundle.bundle)
-app.command("run")(run.run)
-app.command("validate")(validate.validate)
-app.command("bench")(bench.bench)
-app.command("compare")(compare.compare)
-app.command("tune")(tune.tune)
-app.command("worker")(worker.worker)
-app.add_typer(journal.app, name="journal")
-app.add_typer(boards.app, name="boards")
-
-
-def call(arguments: Sequence[str]) -> int:
-    """Run the command line ``arguments`` (without the program's name); returns the exit code."""
     debug = "--debug" in arguments
-    words = [word for word in arguments if word != "--debug"]
     try:
-        result = app(args=words, prog_name="aotgen", standalone_mode=False)
+        run_words([word for word in arguments if word != "--debug"])
         sys.stdout.flush()
     except typer.Exit as stop:
         return int(stop.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", EXIT_INTERRUPTED, debug)
+        return _interrupted(debug)
     except BrokenPipeError:
-        # The reader of our output has gone (as `head` does); Python would complain once more at
-        # exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return EXIT_NO_READER
     except InternalError as error:
         return _fail(f"internal error: {error}; please report it", error.exit_code, debug)
     except AotgenError as error:
         return _fail(str(error), error.exit_code, debug)
-    except _CommandLineError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands alone
-            print(error, file=sys.stderr)
-            return EXIT_USAGE
+    except CommandLineError as error:
         text = getattr(error, "format_message", error.__str__)()
-        return _fail(str(text), EXIT_USAGE, debug)
+        return _fail(str(text), UsageError.exit_code, debug)
     except MemoryError:
         text = "this computer has too little memory for the model; bind smaller input shapes"
-        return _fail(text, EXIT_USAGE, debug)
+        return _fail(text, UsageError.exit_code, debug)
     except Exception as error:
+        if stopped():
+            return _interrupted(debug)
+        if isinstance(error, OSError) and error.errno in _OF_THE_COMPUTER:
+            where = f"{error.filename}: " if error.filename is not None else "cannot write: "
+            return _fail(f"{where}{error.strerror}", UsageError.exit_code, debug)
         text = f"internal error: {type(error).__name__}: {error}; please report it"
         return _fail(f"{text} (--debug shows where)", InternalError.exit_code, debug)
-    if result == EXIT_INTERRUPTED:  # what some releases of typer make of a KeyboardInterrupt
-        return _fail("interrupted", EXIT_INTERRUPTED, debug)
-    return result if isinstance(result, int) else 0
+    return 0
+
+
+def _interrupted(debug: bool) -> int:
+    return _fail(MESSAGE.rpartition(": ")[2], EXIT_INTERRUPTED, debug)
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
+        import traceback
+
         traceback.print_exc()
     one_line = " ".join(message.split())
-    print(f"aotgen: error: {one_line}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"aotgen: error: {one_line}", file=sys.stderr)
     return code
 
 
-def main() -> None:
-    """Entry point of the ``aotgen`` script. Whoever ends it by a signal wants it to end as by
-    Ctrl-C, with nothing left on a board.
+def _drop_unwritten() -> None:
+    """Python would complain at exit once more of what cannot be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _to_nowhere(stream.fileno())
+
+
+def _to_nowhere(descriptor: int) -> None:
+    """What is still written to the file descriptor is dropped."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != descriptor:
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def _prepare_streams() -> None:
+    """Standard streams that can always be written to.
+
+    One that the caller has closed leads to nowhere: no file of ours may get its number, which child
+    processes would write to. A file's name that is no UTF-8, or characters that the terminal lacks,
+    are shown as escapes.
     """
-    received: list[int] = []
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _to_nowhere(descriptor)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r"))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
-            signal.signal(number, stop)
-    code = call(sys.argv[1:])
-    sys.exit(128 + received[0] if received and code == EXIT_INTERRUPTED else code)
+def main() -> None:
+    """Entry point of the ``aotgen`` script and of ``python -m aotgen``."""
+    interruption = Interruption()
+    interruption.install()
+    _prepare_streams()
+    import aotgen.cli.app  # noqa: F401  (while a signal ends the process at once)
+
+    try:
+        interruption.begin()
+        code = interruption.finish(call(sys.argv[1:], lambda: interruption.received is not None))
+    except KeyboardInterrupt:  # while a failure was told
+        code = interruption.finish(_interrupted(debug=False))
+    _drop_unwritten()
+    sys.exit(code)

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD,
-    DIM,
-    DISABLE_PASS,
-    IO_TYPE,
-    MODEL,
-    OPT_LEVEL,
-    OPTIMIZE,
-    REQUANT,
-    RUNNER_HELP,
-    SHAPE,
-    activity,
-    parse_dims,
-    parse_shapes,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity
 from aotgen.errors import AotgenError, UsageError
 from aotgen.report.text import digits, table
 
@@ -38,74 +25,91 @@ class Interrupted(AotgenError):
 
 
 def tune(
-    model: Path = MODEL,
-    board: str = BOARD,
-    journal: Path | None = typer.Option(
-        None, "--journal", metavar="FILE", help="Where results go; what it knows is not repeated."
-    ),
-    list_tasks: bool = typer.Option(
-        False, "--list-tasks", help="Print the model's tasks and measure nothing."
-    ),
-    tasks: list[str] = typer.Option(
-        [],
-        "--tasks",
-        metavar="WHICH",
-        help="Only these: numbers (1,4-6), a key, a kind of op (conv2d, conv3d, matmul), or a part"
-        " of or a regular expression for titles (repeatable).",
-    ),
-    trials: int | None = typer.Option(
-        None, "--trials", help="Candidates of all tasks together; default 64 for each task."
-    ),
-    trials_per_task: int | None = typer.Option(
-        None, "--trials-per-task", help="Most candidates of one task."
-    ),
-    early_stopping: int | None = typer.Option(
-        None, "--early-stopping", help="End a task after so many candidates without a better one."
-    ),
-    budget_seconds: float | None = typer.Option(
-        None, "--budget-seconds", help="End the search after so many seconds."
-    ),
-    tuner: str = typer.Option("xgb", "--tuner", help="xgb, random, grid or ga."),
-    number: int | None = typer.Option(
-        None, "--number", help="Calls per repeat; default makes one last --min-repeat-ms."
-    ),
-    repeat: int | None = typer.Option(None, "--repeat", help="Repeats; the lowest counts."),
-    min_repeat_ms: float | None = typer.Option(
-        None, "--min-repeat-ms", help="Shortest repeat, in milliseconds."
-    ),
-    timeout: float | None = typer.Option(
-        None, "--timeout", help="Seconds after which a candidate is given up."
-    ),
-    seed: int = typer.Option(0, "--seed", help="Of everything random in the search."),
-    runner: str | None = typer.Option(
-        None, "--runner", help=f"{RUNNER_HELP} Several boards of one kind: ssh://a,ssh://b."
-    ),
-    scheduler: str | None = typer.Option(
-        None,
-        "--scheduler",
-        metavar="tcp://HOST:8786",
-        help="Dask scheduler whose workers (`aotgen worker`) measure in place of --runner.",
-    ),
-    no_network: bool = typer.Option(
-        False, "--no-network", help="Do not time the best candidates inside the whole network."
-    ),
-    shape: list[str] = SHAPE,
-    dim: list[str] = DIM,
-    opt_level: int = OPT_LEVEL,
-    disable_pass: list[str] = DISABLE_PASS,
-    threads: int = typer.Option(1, "--threads", help="As `compile --threads`."),
-    io_type: str = IO_TYPE,
-    requant: str | None = REQUANT,
-    optimize: str = OPTIMIZE,
-    quiet: bool = typer.Option(False, "--quiet", help="No progress."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    model: opt.Model,
+    board: opt.Board = opt.DEFAULT_BOARD,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            "--journal", metavar="FILE", help="Where results go; what it knows is not repeated."
+        ),
+    ] = None,
+    list_tasks: Annotated[
+        bool, typer.Option("--list-tasks", help="Print the model's tasks and measure nothing.")
+    ] = False,
+    tasks: Annotated[
+        list[str],
+        typer.Option(
+            "--tasks",
+            metavar="WHICH",
+            help="Only these: numbers (1,4-6), a key, a kind of op (conv2d, conv3d, matmul), or a"
+            " part of or a regular expression for titles (repeatable).",
+        ),
+    ] = opt.NONE_GIVEN,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials", help="Candidates of all tasks together; default 64 for each task."
+        ),
+    ] = None,
+    trials_per_task: Annotated[
+        int | None, typer.Option("--trials-per-task", help="Most candidates of one task.")
+    ] = None,
+    early_stopping: Annotated[
+        int | None,
+        typer.Option(
+            "--early-stopping", help="End a task after so many candidates without a better one."
+        ),
+    ] = None,
+    budget_seconds: Annotated[
+        float | None, typer.Option("--budget-seconds", help="End the search after so many seconds.")
+    ] = None,
+    tuner: Annotated[str, typer.Option("--tuner", help="xgb, random, grid or ga.")] = "xgb",
+    number: Annotated[
+        int | None,
+        typer.Option("--number", help="Calls per repeat; default makes one last --min-repeat-ms."),
+    ] = None,
+    repeat: Annotated[
+        int | None, typer.Option("--repeat", help="Repeats; the lowest counts.")
+    ] = None,
+    min_repeat_ms: Annotated[
+        float | None, typer.Option("--min-repeat-ms", help="Shortest repeat, in milliseconds.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds after which a candidate is given up.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything random in the search.")] = 0,
+    runner: opt.Runners = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler",
+            metavar="tcp://HOST:8786",
+            help="Dask scheduler whose workers (`aotgen worker`) measure in place of --runner.",
+        ),
+    ] = None,
+    no_network: Annotated[
+        bool,
+        typer.Option(
+            "--no-network", help="Do not time the best candidates inside the whole network."
+        ),
+    ] = False,
+    shape: opt.Shape = opt.NONE_GIVEN,
+    dim: opt.Dim = opt.NONE_GIVEN,
+    opt_level: opt.OptLevel = opt.DEFAULT.opt_level,
+    disable_pass: opt.DisablePass = opt.NONE_GIVEN,
+    threads: opt.MostThreads = opt.DEFAULT.threads,
+    io_type: opt.IoType = opt.DEFAULT.io_type,
+    requant: opt.Requant = opt.DEFAULT.requant,
+    optimize: opt.Optimize = opt.DEFAULT.optimize,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Measure candidates for the kernels of MODEL on BOARD.
 
     They are recorded in a journal, which `aotgen compile --journal FILE` uses. Ctrl-C keeps what
     was measured (exit code 130); the same command goes on from there.
     """
-    from aotgen.options import CompileOptions, as_io_type, as_optimize, as_requant
+    from aotgen.options import CompileOptions
     from aotgen.report.tuning import LineDisplay, TuneDisplay
     from aotgen.target.board import load_board
     from aotgen.tune.run import Tunable, measure_options, run_tuning, select
@@ -119,11 +123,11 @@ def tune(
         opt_level=opt_level,
         disabled_passes=tuple(disable_pass),
         threads=threads,
-        optimize=as_optimize(optimize),
-        requant=None if requant is None else as_requant(requant),
-        io_type=as_io_type(io_type),
-        shapes=parse_shapes(shape),
-        dims=parse_dims(dim),
+        optimize=optimize,
+        requant=requant,
+        io_type=io_type,
+        shapes=opt.parse_shapes(shape),
+        dims=opt.parse_dims(dim),
     )
     the_board = load_board(board)
     with activity() as doing:

@@ -4,45 +4,37 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aotgen.cli.common import (
-    BOARD_HELP,
-    CORES_HELP,
-    MODEL_HELP,
-    RUNNER_HELP,
-    THREADS_HELP,
-    activity,
-    chosen_place,
-    open_project,
-    read_npz,
-)
+from aotgen.cli import options as opt
+from aotgen.cli.common import activity, chosen_place, open_project, read_npz
 from aotgen.report.text import table
 
 if TYPE_CHECKING:
-    from aotgen.bench_result import Cores
     from aotgen.validate import LayerCheck, ValidateReport
 
 
 def validate(
-    folder: Path = typer.Argument(..., metavar="DIR", help="Project.", show_default=False),
-    inputs: list[Path] = typer.Option(
-        [],
-        "-i",
-        "--input",
-        help="Inputs (.npz) of a step, one -i a step; default are seeded random ones.",
-    ),
-    model: str | None = typer.Option(None, "--model", help=MODEL_HELP),
-    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
-    board: str | None = typer.Option(None, "--board", help=BOARD_HELP),
-    threads: int = typer.Option(1, "--threads", help=THREADS_HELP),
-    cores: str | None = typer.Option(None, "--cores", help=CORES_HELP),
-    per_layer: bool = typer.Option(
-        False, "--per-layer", help="Also compare every layer and its weights."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    folder: opt.Folder,
+    inputs: Annotated[
+        list[Path],
+        typer.Option(
+            "-i",
+            "--input",
+            help="Inputs (.npz) of a step, one -i a step; default are seeded random ones.",
+        ),
+    ] = opt.NONE_GIVEN,
+    model: opt.BundledModel = None,
+    runner: opt.Runner = None,
+    board: opt.OwnBoard = None,
+    threads: opt.Threads = 1,
+    cores: opt.Cores = None,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="Also compare every layer and its weights.")
+    ] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Compare the results of DIR with the reference interpreter.
 
@@ -54,9 +46,7 @@ def validate(
         activity("building and comparing") as shown,
         chosen_place(runner, project, shown) as place,
     ):
-        report = project.validate(
-            fed, per_layer, place, threads=threads, cores=cast("Cores | None", cores)
-        )
+        report = project.validate(fed, per_layer, place, threads=threads, cores=cores)
     typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else _text(report))
     if not report.ok:
         raise typer.Exit(1)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import closing
+from typing import Annotated
 
 import typer
 
-from aotgen.cli.common import RUNNER_HELP
+from aotgen.cli import options as opt
 
 
 def worker(
-    scheduler: str = typer.Argument(
-        ..., metavar="SCHEDULER", help="Address of a Dask scheduler: tcp://host:8786."
-    ),
-    board: str = typer.Option(
-        ..., "--board", help="Name or path of the board.", show_default=False
-    ),
-    runner: str | None = typer.Option(None, "--runner", help=RUNNER_HELP),
-    name: str | None = typer.Option(
-        None, "--name", help="What Dask calls the worker; each has another name."
-    ),
+    scheduler: Annotated[
+        str,
+        typer.Argument(metavar="SCHEDULER", help="Address of a Dask scheduler: tcp://host:8786."),
+    ],
+    board: Annotated[
+        str, typer.Option("--board", help="Name or path of the board.", show_default=False)
+    ],
+    runner: opt.Runner = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="What Dask calls the worker; each has another name."),
+    ] = None,
 ) -> None:
     """Build candidates and measure them on BOARD for a SCHEDULER.
 

@@ -17,8 +17,8 @@ from aotgen.ir.graph import Graph, Node, Value
 from aotgen.ir.types import Array
 from aotgen.ops.registry import op_def
 
-MAX_TENSOR_BYTES = 1 << 32
-"""The largest tensor that is read or computed: more than any board of ours can hold."""
+MAX_TENSOR_BYTES = (1 << 31) - 1
+"""The largest tensor that is read or computed: generated C counts bytes of a tensor in int32_t."""
 
 MAX_EVALUATED_BYTES = 1 << 28
 """The largest value that is computed while reading, because an operator must know its elements."""

@@ -179,6 +179,8 @@ class StreamOutput:
         frames_per_row: of the input.
         delay: row j of the stream is row j - delay of the model on the whole recording.
         latency: frames that the output is late because the model looks ahead (padding at the end).
+            Below 0 for one that is there as a whole before its window's last frames, which the
+            model does not read.
     """
 
     axis: int | None

@@ -247,7 +247,6 @@ class _Converter:
     def describe(self, value: Value) -> StreamOutput:
         track = self.tracks.get(value)
         if track is None:
-            late = max(Fraction(0), self.whole.get(value, Fraction(0)))
-            return StreamOutput(None, None, None, None, float(late))
+            return StreamOutput(None, None, None, None, float(self.whole.get(value, 0)))
         late = max(Fraction(0), track.latency(self.window))
         return StreamOutput(track.axis, track.rows, float(track.rate), track.delay, float(late))

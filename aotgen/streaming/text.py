@@ -27,7 +27,8 @@ def stream_text(info: StreamInfo, names: Sequence[str]) -> list[str]:
 
 
 def _output(output: StreamOutput, name: str) -> str:
-    late = f", {_count(output.latency, 'frame')} late" if output.latency else ""
+    word = "late" if output.latency > 0 else "early"
+    late = f", {_count(abs(output.latency), 'frame')} {word}" if output.latency else ""
     if output.axis is None or output.rows is None:
         return f"{name}: that of the last window{late}."
     text = f"{name}: {_count(output.rows, 'new row')} along axis {output.axis}{late}"

@@ -107,6 +107,12 @@ def test_no_remedy(tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[st
     assert "would help  " in told and "still short by" in told.splitlines()[-1]
 
 
+def test_a_core_has_no_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever takes a core for a board learns that nothing was compared."""
+    assert call(["analyze", str(require_shared(KWS)), "--board", "cortex-m4"]) == 0
+    assert "fits        yes: the board sets no limits" in capsys.readouterr().out.splitlines()
+
+
 def test_external_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It takes weights and arena where they alone are too much."""
     path, sizes = str(require_shared(KWS)), {"ram_bytes": 10000, "flash_bytes": 20000}

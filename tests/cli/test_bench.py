@@ -141,11 +141,11 @@ def test_a_throttled_run_is_said(
         (["--threads", "1,,2"], "malformed"),
         (["--threads", "-1"], "malformed"),
         (["--threads", "two"], "malformed"),
-        (["--cores", "medium"], "use big, little, all"),
+        (["--cores", "medium"], "use one of big, little, all"),
         (["--repeat", "0"], "repeat must be at least 1"),
         (["--number", "0"], "number must be at least 1"),
-        (["--cooldown", "-1"], "cooldown must be at least 0"),
-        (["--cooldown", "nan"], "cooldown must be at least 0"),
+        (["--cooldown", "-1"], "cooldown must be 0 to 86400 s"),
+        (["--cooldown", "nan"], "cooldown must be 0 to 86400 s"),
     ],
 )
 def test_mistakes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,11 +59,22 @@ def test_project_of_another_format(
 ) -> None:
     project = aotgen.compile(model_file, output=tmp_path / "p")
     manifest = project.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1,', '"format": 99,'))
+    manifest.write_text(re.sub(r'"format": \d+,', '"format": 99,', manifest.read_text()))
     assert call(["validate", str(project.folder)]) == 2
     error = capsys.readouterr().err
     assert "format 99" in error and "compile the model again" in error
     aotgen.compile(model_file, output=project.folder, force=True)  # replaces it
+
+
+def test_bundle_of_another_format(
+    model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = aotgen.bundle([model_file], output=tmp_path / "b")
+    manifest = made.folder / "manifest.json"
+    manifest.write_text(re.sub(r'"format": \d+,', '"format": 1,', manifest.read_text()))
+    for verb in ("analyze", "validate"):
+        assert call([verb, str(made.folder)]) == 2
+        assert "format 1, this aotgen reads" in capsys.readouterr().err
 
 
 def test_incomplete_project(

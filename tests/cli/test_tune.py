@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import models
 import pytest
 
 import aotgen
-from aotgen.cli import main
 from aotgen.cli.main import call
 from aotgen.errors import BoardError, UsageError
 from aotgen.report.tuning import TuneDisplay
@@ -104,30 +102,6 @@ def test_interrupted(
     board()
     assert tune(model, "--trials", "20") == 0
     assert "20 candidates, 9 of them measured now" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_ended_by_a_signal(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by Ctrl-C, so that nothing is left on a board; the exit code says which signal."""
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
-
-    def run_until_stopped(words: object) -> int:
-        try:
-            signal.raise_signal(number)
-        except KeyboardInterrupt:
-            return 130
-        return 0
-
-    monkeypatch.setattr(main, "call", run_until_stopped)
-    try:
-        for n in before:
-            signal.signal(n, signal.SIG_DFL)
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-    finally:
-        for n, handler in before.items():
-            signal.signal(n, handler)
-    assert ended.value.code == 128 + number
 
 
 def test_interrupted_before_the_search(

@@ -204,6 +204,11 @@ def _quantization(
         fail(f"{label} has zero point {wrong}, which {dtype.value} cannot hold")
     if not np.any(scales):
         return None, None
+    if dtype is DType.U16:
+        return None, (
+            f"{label} is quantized to uint16, for which no runtime has arithmetic",
+            "quantize to int8 or int16",
+        )
     axis = None
     if count > 1:
         axis = table.QuantizedDimension()
