@@ -19,11 +19,11 @@ demo:
 
 test:
 	@scripts/setup.sh dev
-	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow and not board" $(ARGS)
+	@$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not board" $(ARGS)
 
 sweep:
 	@scripts/setup.sh dev
-	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m slow $(ARGS)
+	@$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m slow $(ARGS)
 
 test-board:
 	@scripts/setup.sh board

@@ -1,8 +1,12 @@
-"""Shared by all tests: says in pytest's header which tools outside Python are missing."""
+"""Shared by all tests: says in pytest's header which tools outside Python are missing, and lets
+ccache know that equal files in different folders of tests are equal.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 
 TOOLS = (
     "cmake",
@@ -14,6 +18,17 @@ TOOLS = (
     "arm-linux-gnueabihf-gcc",
     "qemu-arm",
 )
+
+CCACHE = {
+    "CCACHE_BASEDIR": tempfile.gettempdir(),
+    "CCACHE_NOHASHDIR": "1",
+    "CCACHE_SLOPPINESS": "include_file_ctime,include_file_mtime",  # headers were just written
+}
+
+
+def pytest_configure() -> None:
+    for name, value in CCACHE.items():
+        os.environ.setdefault(name, value)
 
 
 def pytest_report_header() -> str:

@@ -18,7 +18,7 @@ from support import require_module, require_tool
 EXAMPLE = ROOT / "examples" / "cmake_app"
 
 
-@pytest.mark.parametrize("board", ["host", "rpi4"])
+@pytest.mark.parametrize("board", ["host", pytest.param("rpi4", marks=pytest.mark.slow)])
 def test_links_two_models(board: str, tmp_path: Path) -> None:
     arguments = [command(tmp_path)]
     machine = load_board(board)

@@ -136,7 +136,8 @@ def test_models_follow_their_files(generator: str, tmp_path: Path) -> None:
     assert "aotgen: net" in build.rebuild()
     check_numbers(build)
     changed = {name for name, time in times(net).items() if first[name] != time}
-    assert changed == {"src/weights.bin", "manifest.json", "test/model.onnx", "test/vectors.bin"}
+    data = {"src/weights.bin", "manifest.json", "test/model.onnx", "test/vectors.bin"}
+    assert changed == {*data, "include/net_version.h"}
     assert times(other) == before
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from aotgen.cli.main import app
+from aotgen.cli.app import app
 from support import require
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -161,12 +161,15 @@ project(app C CXX ASM)
 %s
 add_executable(app.elf app.cpp)
 target_link_libraries(app.elf PRIVATE %s)
+# C++ without its library, which is a package of its own.
+target_compile_options(app.elf PRIVATE -fno-exceptions -fno-rtti)
+set_target_properties(app.elf PROPERTIES LINKER_LANGUAGE C)
 target_link_options(app.elf PRIVATE --specs=nano.specs --specs=nosys.specs)
 """
 
 APP_SOURCE = r"""
 #include "digits.h"
-#include <cstddef>
+#include <stddef.h>
 %s
 static unsigned char arena[DIGITS_ARENA_BYTES] DIGITS_ALIGNED;
 
@@ -251,19 +254,82 @@ def test_installed_for_a_firmware(m4: Project, tmp_path: Path) -> None:
     found.make(use(found.source), f"-DCMAKE_PREFIX_PATH={tmp_path}/moved")
 
 
+CORES = {
+    "cortex-m0plus": "-mcpu=cortex-m0plus -mfloat-abi=soft",
+    "cortex-m3": "-mcpu=cortex-m3 -mfloat-abi=soft",
+    "cortex-m4": M4,
+    "cortex-m7": "-mcpu=cortex-m7 -mfloat-abi=hard",
+    "cortex-m33": "-mcpu=cortex-m33 -mfloat-abi=hard",
+    "cortex-m33+nodsp": "-mcpu=cortex-m33+nodsp -mfloat-abi=hard",
+    "cortex-m55": "-mcpu=cortex-m55 -mfloat-abi=hard",
+    "cortex-m55+nomve": "-mcpu=cortex-m55+nomve -mfloat-abi=hard",
+}
+
+# By board the cores that its projects may be built for; what is missing in others.
+WANTED = {
+    "cortex-m": ({*CORES}, ""),
+    "cortex-m4": ({"cortex-m4", "cortex-m7"}, "the DSP extension|an Armv7E-M core"),
+    "cortex-m7": ({"cortex-m4", "cortex-m7"}, "the DSP extension|an Armv7E-M core"),
+    # GCC before 13 cannot tell an M55 without Helium from an M33.
+    "cortex-m33": (
+        {"cortex-m33", "cortex-m55+nomve"},
+        "the DSP extension|an Armv8-M core without Helium",
+    ),
+    "cortex-m55": ({"cortex-m55"}, r"Helium \(MVE\)"),
+    "mps2-an386": ({"cortex-m7"}, "the DSP extension|an Armv7E-M core|floats in FPU registers"),
+}
+
+
+@pytest.mark.parametrize("board", WANTED)
+def test_each_core_with_each_toolchain(board: str, tmp_path: Path) -> None:
+    """The header that CMake asks and that the library is compiled with."""
+    wanted, missing = WANTED[board]
+    header = compiled(board, tmp_path / "p").folder / "src/aot_target.h"
+    assert header.exists() == (board != "cortex-m")
+    if not header.exists():
+        return
+    for core, flags in CORES.items():
+        argv = [CC, "-mthumb", *flags.split(), "-fsyntax-only", str(header)]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        assert (done.returncode == 0) == (core in wanted), (core, done.stderr)
+        if core not in wanted:
+            start = rf'"digits was compiled for board {board} and needs [^:"]*({missing})'
+            assert re.search(start, done.stderr), done.stderr
+
+
+def test_plain_c_is_for_any_core(tmp_path: Path) -> None:
+    project = compiled("cortex-m", tmp_path / "p")
+    toolchain = tmp_path / "toolchain.cmake"
+    toolchain.write_text(TOOLCHAIN.replace("CORE", CORES["cortex-m55"]))
+    Build(project.folder, tmp_path / "b").make(f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+
+
+def test_a_computers_core_is_no_microcontrollers(tmp_path: Path) -> None:
+    """A board of the user's with the DSP instructions and an operating system."""
+    require_tool("arm-linux-gnueabihf-gcc")
+    board = tmp_path / "board"
+    board.mkdir()
+    (board / "board.toml").write_text('extends = "rpi3b-armv7"\nisa = "dsp"\n')
+    folder = compiled(board, tmp_path / "p").folder
+    argv = ["arm-linux-gnueabihf-gcc", "-std=c99", "-O1", "-fsyntax-only", f"-I{folder}/include"]
+    sources = [str(path) for path in sorted(folder.glob("src/*.c"))]
+    subprocess.run([*argv, f"-I{folder}/src", "-Wall", "-Werror", *sources], check=True)
+
+
 def test_another_core_is_told(m4: Project, tmp_path: Path) -> None:
     add = f'add_subdirectory("{m4.folder}" digits)'
-    m3 = "-mcpu=cortex-m3"
     for name, find, core in (
-        ("flags", add, m3),
-        ("options", f"add_compile_options({m3})\n{add}", "-mcpu=cortex-m3"),
+        ("flags", add, "-mcpu=cortex-m3"),
+        ("options", f"add_compile_options(-mcpu=cortex-m3)\n{add}", "-mfloat-abi=soft"),
+        ("m55", add, "-mcpu=cortex-m55 -mfloat-abi=hard"),
     ):
         build = app(tmp_path / name, find, "digits", core=core)
         done = build.configure(use(build.source))
         assert done.returncode != 0
         message = " ".join(done.stdout.split())
-        assert "digits was compiled for board cortex-m4" in message
-        assert "are for a core without the DSP extension: give CMake those of the board" in message
+        what = "an Armv7E-M core" if name == "m55" else "a core with the DSP extension"
+        assert f"digits was compiled for board cortex-m4 and needs {what}" in message
+        assert "give the compiler the flags of the board (-mcpu=cortex-m4 -mthumb" in message
 
 
 def test_another_core_is_told_by_the_compiler(m4: Project, tmp_path: Path) -> None:
@@ -273,13 +339,60 @@ def test_another_core_is_told_by_the_compiler(m4: Project, tmp_path: Path) -> No
     assert build.configure(use(build.source)).returncode == 0
     done = build.build()
     assert done.returncode != 0
-    assert "digits needs a core with the DSP extension" in done.stdout
+    assert "for board cortex-m4 and needs a core with the DSP extension" in done.stdout
+
+
+def test_another_toolchain_file_is_told(m4: Project, tmp_path: Path) -> None:
+    """Of another board of ours, for a project by itself."""
+    other = compiled("cortex-m55", tmp_path / "m55").folder / "toolchain.cmake"
+    done = Build(m4.folder, tmp_path / "b").configure(f"-DCMAKE_TOOLCHAIN_FILE={other}")
+    assert done.returncode != 0
+    assert "board cortex-m4 and needs an Armv7E-M core" in " ".join(done.stdout.split())
+
+
+def test_another_compiler(tmp_path: Path) -> None:
+    """Plain C, and weights that are aligned, for one that is neither gcc nor clang."""
+    folder = compiled("cortex-m", tmp_path / "p", weights="c").folder
+    flags = (
+        "-U__GNUC__",
+        "-std=c11",
+        "-pedantic",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-mcpu=cortex-m3",
+    )
+    for source in sorted(folder.glob("src/*.c")):
+        made = tmp_path / f"{source.stem}.o"
+        include = (f"-I{folder}/include", f"-I{folder}/src")
+        subprocess.run(
+            [CC, *flags, *include, "-mthumb", "-c", str(source), "-o", str(made)], check=True
+        )
+    table = subprocess.run(
+        ["arm-none-eabi-objdump", "-h", str(tmp_path / "weights.o")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.search(r"\.rodata .* 2\*\*3$", table, re.MULTILINE)
+
+
+def test_a_core_without_fpu_is_told(tmp_path: Path) -> None:
+    """Kernels of floats use its registers; those of int8 work without (``M4``)."""
+    require_tool(CC)
+    model = ROOT / "examples/digits/digits.onnx"
+    project = aotgen.compile(model, "cortex-m4", tmp_path / "p", prefix="digits")
+    build = app(tmp_path / "app", f'add_subdirectory("{project.folder}" digits)', "digits")
+    assert build.configure(use(build.source)).returncode == 0
+    done = build.build()
+    assert done.returncode != 0
+    assert "digits needs a core with an FPU" in done.stdout
 
 
 def test_a_core_of_the_folders_options(m4: Project, tmp_path: Path) -> None:
     """Flags that the user's project adds for all of its targets."""
-    m33 = "-mcpu=cortex-m33"
-    find = f'add_compile_options({m33})\nadd_link_options({m33})\nadd_subdirectory("{m4.folder}" d)'
+    m7 = "-mcpu=cortex-m7"
+    find = f'add_compile_options({m7})\nadd_link_options({m7})\nadd_subdirectory("{m4.folder}" d)'
     build = app(tmp_path / "app", find, "digits", core="-mfloat-abi=soft")
     build.make(use(build.source))
 

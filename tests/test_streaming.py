@@ -34,6 +34,7 @@ from aotgen.options import CompileOptions, Optimize
 from aotgen.passes.pipeline import run_passes
 from aotgen.project import Project
 from aotgen.streaming import stream
+from aotgen.streaming.text import stream_text
 from aotgen.target.board import load_board
 from support import require_shared, require_tool
 
@@ -134,16 +135,20 @@ def test_many_random_networks() -> None:
 HEADS = ("pool", "last", "flat")
 
 
-def check_windows(build: Builder, window: int, frames: int) -> None:
-    """Each step's outputs are the network's on the last ``window`` frames."""
+def check_windows(build: Builder, window: int, frames: int, early: int = 0) -> None:
+    """Each step's outputs are the network's on the last ``window`` frames, or on those that end
+    ``early`` frames after the step's last one.
+    """
     offline = build(window)
     steps = stream(offline, frames)
     verify(steps)
+    assert steps.stream is not None
+    assert {o.latency for o in steps.stream.outputs if o.axis is None} <= {-early}
     whole = recording(offline, 3 * window)
     compared = 0
     for index, got in enumerate(stepped(steps, whole)):
-        end = (index + 1) * frames
-        if end < window:
+        end = (index + 1) * frames + early
+        if not window + early <= end <= whole.shape[1]:
             continue
         expected = interpreter.run(offline, {"x": whole[:, end - window : end]})
         for name, value in expected.items():
@@ -158,6 +163,19 @@ def check_windows(build: Builder, window: int, frames: int) -> None:
 def test_what_sees_the_window_is_the_model_on_the_last_frames(head: str, integer: bool) -> None:
     for frames in (2, 4, 26):
         check_windows(classifier(integer, head), 26, frames)
+
+
+@pytest.mark.parametrize("integer", [False, True], ids=["f32", "i8"])
+@pytest.mark.parametrize("head", ["pool", "flat"])
+def test_a_window_whose_last_frame_is_not_read_is_early(head: str, integer: bool) -> None:
+    """Its strides leave the 27th frame unread, so a step gives the window that ends with the frame
+    to come.
+    """
+    for frames in (2, 4):
+        check_windows(classifier(integer, head), 27, frames, early=1)
+    info = stream(classifier(integer, head)(27), 2).stream
+    assert info is not None
+    assert stream_text(info, ["y"])[1] == "y: that of the last window, 1 frame early."
 
 
 @pytest.mark.parametrize("head", ["squeeze", "norm", "heads"])

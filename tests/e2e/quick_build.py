@@ -110,7 +110,8 @@ class QuickModel:
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in model order; asserts that nothing else was written.
 
-        ``traced`` has every layer's (dims, dense bytes) afterwards, one an output.
+        ``traced`` has every layer's (dims, dense bytes) afterwards, one an output: of a layer that
+        computes by rows its pieces put together.
         """
         self.traced.clear()
         self.arena.bytes[:] = POISON
@@ -173,7 +174,11 @@ class QuickModel:
         flat = np.frombuffer(ctypes.string_at(v.data, extent * v.bytes), f"V{v.bytes}")
         steps = tuple(s * v.bytes for s in strides)
         array = np.lib.stride_tricks.as_strided(flat, dims, steps)
-        self.traced.setdefault(layer, []).append((dims, array.tobytes()))
+        outputs, data = self.traced.setdefault(layer, []), array.tobytes()
+        if outputs and self.manifest["layers"][layer]["by_rows"]:  # the next rows of one output
+            before, above = outputs.pop()
+            dims, data = (dims[0], before[1] + dims[1], *dims[2:]), above + data
+        outputs.append((dims, data))
 
 
 def _pointers(buffers: list[Watched]) -> ctypes.Array[ctypes.c_void_p]:

@@ -287,7 +287,11 @@ def test_conversions_in_opencl(tmp_path: Path) -> None:
         assert_exact(name, got, feeds)
 
 
-@pytest.mark.parametrize("board", ["host", "host-scalar", "rpi3b-armv7"])
+# test_collection has it on this computer.
+ELSEWHERE = [pytest.param("host", marks=pytest.mark.slow), "host-scalar", "rpi3b-armv7"]
+
+
+@pytest.mark.parametrize("board", ELSEWHERE)
 def test_mobilenet_v2(board: str, tmp_path: Path) -> None:
     """A network that was converted to fp16, against its stored output."""
     require((MODELS / f"{NETWORK}.onnx").is_file(), "the collection of real models")

@@ -26,7 +26,7 @@ from tests.e2e.threaded import (
     compile_tool,
     outputs_of,
 )
-from tests.support import require_tool
+from tests.support import SANITIZE, require_tool
 from tests.tflite_builder import ModelBuilder
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "ds_cnn")
@@ -124,7 +124,7 @@ def test_the_same_bytes(make: Callable[[], tuple], board: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(6), pytest.param(range(100, 160), marks=pytest.mark.slow)], ids=["few", "many"]
+    "seeds", [range(3), pytest.param(range(100, 160), marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_the_same_bytes_of_random_models(seeds: range, tmp_path: Path) -> None:
     require_tool("gcc")
@@ -165,12 +165,15 @@ def test_no_warnings(compiler: str, level: str, tmp_path: Path) -> None:
     compile_objects(project, tmp_path, level, compiler=compiler)
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_under_a_sanitizer(sanitizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags",
+    [("-O1", "-fsanitize=thread", "-fno-sanitize-recover=all"), SANITIZE],
+    ids=["thread", "address,undefined"],
+)
+def test_under_a_sanitizer(flags: tuple[str, ...], tmp_path: Path) -> None:
     require_tool("gcc")
     project = compile_shared(mixed_model()[0], tmp_path, "host-avx2")
-    flags = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    program = compile_tool(project, "test", tmp_path / "test", "-O1", *flags)
+    program = compile_tool(project, "test", tmp_path / "test", *flags)
     for threads in ("1", "2", str(MAX_THREADS)):
         done = subprocess.run(
             [program, "--threads", threads], capture_output=True, text=True, timeout=120

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import aotgen
 from aotgen.target.board import load_board
 from support import require_tool
+from tests.tflite_builder import ModelBuilder
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "ds_cnn", "transformer")
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O2")
@@ -22,9 +24,19 @@ def sources(folder: Path) -> list[Path]:
     )
 
 
-CASES = [(name, "host", compiler) for name in NETWORKS for compiler in ("gcc", "clang")]
+LARGE = [("resnet18", "clang"), ("mobilenet_v2", "gcc"), ("mobilenet_v2", "clang")]
+LARGE += [("squeezenet1_1", "gcc")]
+"""What the long sweeps have, as the others of these have much of the same code."""
+
+CASES = [
+    pytest.param(
+        name, "host", compiler, marks=[pytest.mark.slow] if (name, compiler) in LARGE else []
+    )
+    for name in NETWORKS
+    for compiler in ("gcc", "clang")
+]
 CASES += [
-    (name, board, compiler)
+    pytest.param(name, board, compiler)
     for name in ("ds_cnn", "transformer")
     for board, compiler in (
         ("host-avx2", "clang"),
@@ -81,3 +93,32 @@ def test_header_from_cpp(compiler: str, compiled, tmp_path: Path) -> None:
         ],
         check=True,
     )
+
+
+TAKEN = ("I", "int8_t", "size_t", "linux", "concept", "co_await", "char8_t", "errno", "new", "EOF")
+"""Tensor names that are legal in C99 alone, or until a header is included."""
+
+
+@pytest.mark.parametrize("standard", ["gnu99", "gnu++98", "gnu++20"])
+def test_tensors_named_as_headers_and_languages_do(standard: str, tmp_path: Path) -> None:
+    compiler = "g++" if "++" in standard else "gcc"
+    require_tool(compiler)
+    b = ModelBuilder()
+    given = [b.input(name, (1, 3), "int8", 0.1, 3) for name in TAKEN]
+    results = (*TAKEN[1:], TAKEN[0])
+    for x, name in zip(given, results, strict=True):
+        b.output(b.op("QUANTIZE", [x], out=(name, (1, 3), "int8", 0.3, 0)))
+    (tmp_path / "names.tflite").write_bytes(b.finish())
+    project = aotgen.compile(tmp_path / "names.tflite", "host", tmp_path / "names")
+    headers = ("complex.h", "errno.h", "math.h", "stdio.h", "names.h")
+    source = tmp_path / ("use.c" if compiler == "gcc" else "use.cpp")
+    source.write_text(
+        "".join(f"#include <{name}>\n" for name in headers)
+        + "int use(const names_inputs *x, const names_outputs *y);\n"
+        "int use(const names_inputs *x, const names_outputs *y) { return x != 0 && y != 0; }\n"
+    )
+    flags = [f"-std={standard}", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only"]
+    flags += [f"-I{project.folder}/include", f"-I{project.folder}/src"]
+    model = [project.folder / "src/names.c"] if compiler == "gcc" else []
+    for file in (source, *model):
+        subprocess.run([compiler, *flags, str(file)], check=True)

@@ -217,6 +217,8 @@ def test_huge_claims_are_refused_before_any_memory_is_asked_for(dims: list[int])
             {k: np.array(v, np.int64) for k, v in (("a", 0), ("b", 1 << 40), ("c", 1))},
         ),
         ([node("Pad", "c s")], {"c": ramp(1), "s": np.array([0, 1 << 40], np.int64)}),
+        # A byte more than an int32_t counts.
+        ([node("Expand", "c s")], {"c": ramp(1), "s": np.array([1 << 14, 1 << 15], np.int64)}),
         (
             [node("ConstantOfShape", "s", "c"), node("NonZero", "c")],
             {"s": np.array([1 << 31, 1 << 10], np.int64)},
@@ -226,7 +228,16 @@ def test_huge_claims_are_refused_before_any_memory_is_asked_for(dims: list[int])
             {"s": np.array([1 << 14, 1 << 14], np.int64)},
         ),
     ],
-    ids=["ConstantOfShape", "Expand", "Tile", "Range", "Pad", "NonZero", "NonZeroBelow"],
+    ids=[
+        "ConstantOfShape",
+        "Expand",
+        "Tile",
+        "Range",
+        "Pad",
+        "OneTooMany",
+        "NonZero",
+        "NonZeroBelow",
+    ],
 )
 def test_huge_results_are_refused(
     nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]

@@ -218,3 +218,35 @@ def _zero(rng: np.random.Generator, dtype: DType, zero: int | None) -> int:
 
 
 NEST = NestTemplate()
+
+
+class Cases:
+    """A list of cases of one template that grows; each has its number as its seed."""
+
+    def __init__(
+        self, template: Template, kinds: Sequence[str] = KINDS[:1], **defaults: Any
+    ) -> None:
+        """
+        Args:
+            template: of all.
+            kinds: of requantization, which take turns where a case names none.
+            defaults: further arguments of ``qconv_case`` and ``qmatmul_case``.
+        """
+        self.template = template
+        self.kinds = kinds
+        self.defaults = defaults
+        self.made: list[IntegerCase] = []
+
+    def _more(self, more: dict[str, Any]) -> dict[str, Any]:
+        seed = len(self.made)
+        kind = self.kinds[seed % len(self.kinds)]
+        return {"kind": kind, "seed": seed, **self.defaults, **more}
+
+    def conv(
+        self, name: str, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **more: Any
+    ) -> None:
+        case = qconv_case(name, self.template, x, outputs, kernel, **self._more(more))
+        self.made.append(case)
+
+    def matmul(self, name: str, x: tuple[int, ...], outputs: int, **more: Any) -> None:
+        self.made.append(qmatmul_case(name, self.template, x, outputs, **self._more(more)))

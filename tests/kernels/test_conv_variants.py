@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 from kernels.conv_cases import variant_case
 from kernels.harness import Case, check_cases
-from kernels.test_kernels import check_emulated, require_isa, target_of, with_sampled_knobs
+from kernels.test_kernels import (
+    ISAS,
+    NEON_HALVES,
+    check_emulated,
+    require_isa,
+    target_of,
+    with_sampled_knobs,
+)
 
 from aotgen.schedule.conv.conv_dot import ConvDot, ConvTransposeDot
 from aotgen.schedule.conv.conv_grouped import ConvGrouped, ConvTransposeGrouped
 from aotgen.schedule.conv.conv_transpose import ConvTranspose
 from aotgen.target.target import Target
+from support import SANITIZE
 
 TRANSPOSE, GROUPED, TRANSPOSE_GROUPED = ConvTranspose(), ConvGrouped(), ConvTransposeGrouped()
 DOT, TRANSPOSE_DOT = ConvDot(), ConvTransposeDot()
@@ -122,26 +130,22 @@ def all_cases(target: Target) -> list[Case]:
     return [c for c in made if c.template.applies(c.group, target) is None]
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_variants_match_onnxruntime(isa: str, tmp_path: Path) -> None:
     require_isa(isa)
     check_cases(all_cases(target_of(isa)), target_of(isa), tmp_path, extra=("-O1",))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
-    check_emulated(name, all_cases, tmp_path)
+@pytest.mark.parametrize(("name", "part"), NEON_HALVES)
+def test_neon_under_emulation(name: str, part: int, tmp_path: Path) -> None:
+    check_emulated(name, part, all_cases, tmp_path)
 
 
 def test_no_access_outside_views(tmp_path: Path) -> None:
+    """Rows are computed in pieces."""
     require_isa("avx2")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    check_cases(all_cases(target_of("avx2")), target_of("avx2"), tmp_path, extra=flags)
-
-
-def test_rows_can_be_computed_in_pieces(tmp_path: Path) -> None:
-    require_isa("avx2")
-    check_cases(all_cases(target_of("avx2")), target_of("avx2"), tmp_path, extra=("-O1",), cut=1)
+    target = target_of("avx2")
+    check_cases(all_cases(target), target, tmp_path, extra=SANITIZE, cut=1)
 
 
 def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:

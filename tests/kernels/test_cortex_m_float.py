@@ -11,13 +11,13 @@ import pytest
 from cortex_m_runs import CC, MACHINES, cortex_m
 from kernels import test_conv_variants, test_recurrent
 from kernels.harness import Case, build, check_cases, conv_case, matmul_case, run_cases
+from kernels.reductions import check_statement, reduction
 from kernels.test_kernels import all_cases, remainder_cases, with_sampled_knobs
 
 from aotgen.schedule.base import Config
 from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
 from aotgen.schedule.conv.conv2d_pointwise import Conv2dPointwise
 from aotgen.schedule.dense import cortex_m_tile
-from aotgen.schedule.dense.asm_tile import MAX_OPERANDS, Reduction
 from aotgen.schedule.dense.cortex_m_tile import MAX_SUMS, UNROLL, asm_tile, step_instructions
 from aotgen.schedule.dense.matmul_gemm import MatmulGemm
 from aotgen.schedule.dense.tiles import tiles
@@ -129,22 +129,6 @@ def test_tiles_have_the_bytes_of_the_c_tile(
         assert [c.name for c, a, b in zip(made, found, want, strict=True) if a != b] == []
 
 
-def reduction(pixels: int, vectors: int, **changed: object) -> Reduction:
-    made = Reduction(
-        offsets=tuple(64 * i for i in range(pixels)),
-        vectors=vectors,
-        levels=((64, 1),),
-        split=None,
-        sizes=(),
-        unroll=4,
-        overread=False,
-        bias=True,
-        lines=0,
-        ahead=0,
-    )
-    return replace(made, **changed)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("core", "pixels", "vectors"),
     [("m4", 4, 6), ("m4", 6, 4), ("m4", 5, 1), ("m55", 3, 2), ("m55", 6, 1), ("m55", 2, 2)],
@@ -170,10 +154,7 @@ def test_every_tile_of_the_space_is_written(core: str) -> None:
         for levels in (((64, 1),), ((3, 400), (65, 1)), ((3, 9000), (3, 400), (8, 1))):
             for bias in (True, False):
                 tile = asm_tile(reduction(pixels, vectors, levels=levels, bias=bias), target)
-                assert tile is not None, (pixels, vectors, levels)
-                written = sum('"+' in o for o in tile.outputs)
-                assert len(tile.outputs) + written + len(tile.inputs) <= MAX_OPERANDS
-                assert len(tile.sums) == pixels * vectors <= MAX_SUMS
+                check_statement(tile, pixels, vectors, MAX_SUMS)
 
 
 @pytest.mark.parametrize("core", ["m4", "m55"])

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from kernels.harness import Case, build, check_cases, run_cases
 from kernels.test_kernels import (
+    ISAS,
+    NEON_HALVES,
     check_emulated,
     require_isa,
     target_of,
@@ -23,7 +25,7 @@ from aotgen.schedule.base import Config
 from aotgen.schedule.conv.conv2d_fused_rows import Conv2dFusedRows
 from aotgen.schedule.registry import anchor_templates
 from aotgen.target.target import Isa, Target
-from tests.support import require_tool
+from tests.support import SANITIZE, require_tool
 
 FUSED = Conv2dFusedRows()
 
@@ -168,22 +170,21 @@ def cases() -> list[Case]:
     return made
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_chains_match_float64(isa: Isa, tmp_path: Path) -> None:
     require_isa(isa)
     check_cases(cases(), target_of(isa), tmp_path, extra=("-O1",))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
-    check_emulated(name, lambda _: cases(), tmp_path)
+@pytest.mark.parametrize(("name", "part"), NEON_HALVES)
+def test_neon_under_emulation(name: str, part: int, tmp_path: Path) -> None:
+    check_emulated(name, part, lambda _: cases(), tmp_path)
 
 
 def test_no_access_outside_views(tmp_path: Path) -> None:
     require_tool("gcc")
     require_isa("avx2")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    check_cases(plain_cases(), target_of("avx2"), tmp_path, extra=flags)
+    check_cases(cases(), target_of("avx2"), tmp_path, extra=SANITIZE)
 
 
 def test_rows_cut_anywhere_give_the_same_bytes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from cortex_m_runs import CC, cortex_m
-from kernels.integer_cases import qconv_case, qmatmul_case
+from kernels.integer_cases import Cases, qconv_case, qmatmul_case
 from kernels.integer_harness import IntegerCase, build, check
 
 from aotgen.schedule.int8.dsp.dense import Int8DspDense
@@ -24,17 +24,12 @@ DENSE = Int8DspDense()
 
 
 def dense_cases() -> list[IntegerCase]:
-    cases: list[IntegerCase] = []
-
-    def conv(name: str, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **more) -> None:
-        cases.append(qconv_case(name, DENSE, x, outputs, kernel, seed=len(cases), **more))
-
-    def matmul(name: str, x: tuple[int, ...], outputs: int, **more) -> None:
-        cases.append(qmatmul_case(name, DENSE, x, outputs, seed=len(cases), **more))
+    cases = Cases(DENSE)
+    conv, matmul = cases.conv, cases.matmul
 
     def relu() -> None:
         """Clamp the last case as ReLU does: at its zero point, the type's least value."""
-        attrs = cases[-1].node.attrs
+        attrs = cases.made[-1].node.attrs
         attrs["requant"] = replace(attrs["requant"], zero_point=-128, lo=-128, hi=127)
 
     same = {"pads": (1, 1, 1, 1)}
@@ -113,7 +108,7 @@ def dense_cases() -> list[IntegerCase]:
     for zero in (-128, 0, 127):
         conv(f"zero {zero}", (1, 5, 5, 16), 8, (3, 3), zero=zero, **same)
         conv(f"zero {zero}, band", (1, 5, 5, 6), 8, (3, 3), zero=zero, **same)
-    return cases
+    return cases.made
 
 
 def edge_cases() -> list[IntegerCase]:

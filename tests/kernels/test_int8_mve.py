@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cortex_m_runs import CC, cortex_m
 from kernels import integer_harness
-from kernels.integer_cases import qconv_case, qmatmul_case
+from kernels.integer_cases import Cases, qconv_case, qmatmul_case
 from kernels.integer_harness import IntegerCase, check
 
 from aotgen.schedule.base import Config, ScheduleError
@@ -24,13 +24,8 @@ DENSE = Int8MveDense()
 
 
 def dense_cases() -> list[IntegerCase]:
-    cases: list[IntegerCase] = []
-
-    def conv(name: str, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **more) -> None:
-        cases.append(qconv_case(name, DENSE, x, outputs, kernel, seed=len(cases), **more))
-
-    def matmul(name: str, x: tuple[int, ...], outputs: int, **more) -> None:
-        cases.append(qmatmul_case(name, DENSE, x, outputs, seed=len(cases), **more))
+    cases = Cases(DENSE)
+    conv, matmul = cases.conv, cases.matmul
 
     scalings: dict[str, dict] = {
         "plain": {},
@@ -106,16 +101,13 @@ def dense_cases() -> list[IntegerCase]:
     for block in (2, 4, 8, 16):
         conv(f"blocks of {block}", (1, 5, 5, 16), 8, (3, 3), pads=(1, 1, 1, 1),
              config={"block_pixels": block, "in_place": 0})  # fmt: skip
-    return cases
+    return cases.made
 
 
 def in_place_cases() -> list[IntegerCase]:
     """Windows of several rows that are read where they are in the input."""
-    cases: list[IntegerCase] = []
-
-    def conv(name: str, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **more) -> None:
-        more.setdefault("config", {"block_pixels": 2, "in_place": 1})
-        cases.append(qconv_case(name, DENSE, x, outputs, kernel, seed=len(cases), **more))
+    cases = Cases(DENSE, config={"block_pixels": 2, "in_place": 1})
+    conv = cases.conv
 
     same = {"pads": (1, 1, 1, 1)}
     for name, scaling in {
@@ -143,7 +135,7 @@ def in_place_cases() -> list[IntegerCase]:
     conv("rows of outputs apart", (2, 6, 11, 8), 12, (3, 3), split_rows=True, **same)
     for zero in (-128, 0, 127):
         conv(f"zero {zero}", (1, 5, 12, 8), 8, (3, 3), zero=zero, **same)
-    return cases
+    return cases.made
 
 
 @pytest.mark.parametrize(

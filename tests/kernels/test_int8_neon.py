@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kernels.harness import flags_of
-from kernels.integer_cases import qconv_case, qmatmul_case
+from kernels.integer_cases import Cases, qconv_case
 from kernels.integer_harness import IntegerCase, check
 
 from aotgen.schedule.int8.neon.dense import Int8NeonDense
@@ -48,17 +48,8 @@ DEPTHWISE = Int8NeonDepthwise()
 
 
 def dense_cases(target: Target) -> list[IntegerCase]:
-    cases: list[IntegerCase] = []
-
-    def conv(name: str, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **more) -> None:
-        seed = len(cases)
-        more.setdefault("kind", KINDS[seed % 3])
-        cases.append(qconv_case(name, DENSE, x, outputs, kernel, seed=seed, **more))
-
-    def matmul(name: str, x: tuple[int, ...], outputs: int, **more) -> None:
-        seed = len(cases)
-        more.setdefault("kind", KINDS[seed % 3])
-        cases.append(qmatmul_case(name, DENSE, x, outputs, seed=seed, **more))
+    cases = Cases(DENSE, KINDS)
+    conv, matmul = cases.conv, cases.matmul
 
     for kind in KINDS:
         conv(f"1x1 {kind}", (1, 7, 7, 32), 24, (1, 1), kind=kind)
@@ -131,7 +122,7 @@ def dense_cases(target: Target) -> list[IntegerCase]:
     )
     for zero in (-128, 0, 127):
         conv(f"zero {zero}", (1, 5, 5, 16), 8, (3, 3), pads=(1, 1, 1, 1), zero=zero)
-    return cases
+    return cases.made
 
 
 def depthwise_cases() -> list[IntegerCase]:

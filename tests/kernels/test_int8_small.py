@@ -98,8 +98,9 @@ WAYS = (
     ("m4", "", "speed"),
     ("m4", "", "flash"),
     ("m55", "", "speed"),
-    ("m55", "", "flash"),
+    pytest.param("m55", "", "flash", marks=pytest.mark.slow),
     ("m4", "scalar", "speed"),
+    ("m4", "scalar", "flash"),
 )
 
 
@@ -119,8 +120,16 @@ def test_rows_in_pieces(core: str, tmp_path: Path) -> None:
     check(found, m.target, tmp_path, cc=CC, flags=m.flags, emulator=m.emulator, cut=1)
 
 
-@pytest.mark.parametrize("level", ("-O1", "-Os", "-O3"))
-@pytest.mark.parametrize("core", ("m4", "m55"))
+@pytest.mark.parametrize(
+    ("core", "level"),
+    [
+        pytest.param(
+            core, level, marks=[] if (core == "m55") == (level == "-O3") else [pytest.mark.slow]
+        )
+        for core in ("m4", "m55")
+        for level in ("-O1", "-Os", "-O3")
+    ],
+)
 def test_levels_of_optimization(core: str, level: str, tmp_path: Path) -> None:
     m = cortex_m(core)
     flags = [level if f.startswith("-O") else f for f in m.flags]
@@ -140,9 +149,22 @@ def test_templates_of_microcontrollers_are_taken() -> None:
 
 
 def test_flash_shares_texts() -> None:
-    """Sums and softmaxes differ in constants alone."""
+    """Sums, softmaxes and pools differ in constants alone."""
     flash = Target("dsp", bare=True, optimize="flash")
     sums = [build(sum_case("any", (1, n), seed=n), flash).kernel for n in (5, 99)]
     softmaxes = [build(softmax_case("any", (1, n), n / 50), flash).kernel for n in (5, 99)]
     assert sums[0].body == sums[1].body
     assert softmaxes[0].body == softmaxes[1].body
+    windows = {"kernel": (3, 5), "strides": (1, 2)}, {"kernel": (2, 2), "clamp": (3, 40)}
+    inside = [(1, 9, 11, 8), (1, 4, 4, 13)]
+    pools = [
+        build(pool_case("any", "qavg_pool", shape, **window), flash).kernel
+        for shape, window in zip(inside, windows, strict=True)
+    ]
+    assert pools[0].body == pools[1].body
+    clipped = [
+        build(pool_case("any", "max_pool", (1, n, 6, 8), kernel=(n // 2, 3), pads=(1, 0, 1, 1)),
+              flash).kernel
+        for n in (5, 8)
+    ]  # fmt: skip
+    assert clipped[0].body == clipped[1].body != pools[0].body

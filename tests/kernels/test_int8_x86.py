@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.harness import flags_of
-from kernels.integer_cases import qconv_case, qmatmul_case
+from kernels.integer_cases import Cases, qconv_case
 from kernels.integer_harness import IntegerCase, check
 
 from aotgen.ir.types import DType, Requant
@@ -18,7 +18,7 @@ from aotgen.schedule.int8.x86.depthwise import Int8Depthwise
 from aotgen.schedule.int8.x86.operands import epilogue_of
 from aotgen.target.host import detect_host, host_runs
 from aotgen.target.target import Target
-from support import require, require_tool
+from support import SANITIZE, require, require_tool
 
 VNNI = frozenset({"avx512_vnni"})
 TARGETS: dict[str, tuple[Target, tuple[str, ...]]] = {
@@ -31,35 +31,26 @@ DENSE = Int8Dense()
 DEPTHWISE = Int8Depthwise()
 
 
-class Cases:
-    """Grows a list of cases whose kinds take turns where none is named."""
+class X86Cases(Cases):
+    """Their kinds take turns where none is named."""
 
     def __init__(self, template: Template) -> None:
-        self.template = template
-        self.made: list[IntegerCase] = []
-
-    def _more(self, more: dict[str, Any]) -> dict[str, Any]:
-        seed = len(self.made)
-        return {"kind": KINDS[seed % len(KINDS)], "seed": seed, **more}
+        super().__init__(template, KINDS)
 
     def conv(
         self, name: str, x: tuple[int, ...], outputs: int, kernel: tuple[int, ...], **more: Any
     ) -> None:
         far = more.pop("far", False)
-        case = qconv_case(name, self.template, x, outputs, kernel, **self._more(more))
+        super().conv(name, x, outputs, kernel, **more)
         if far:  # from their zero point: no int8
-            weights = case.group.nodes[0].input(1)
+            weights = self.made[-1].group.nodes[0].input(1)
             assert weights.const is not None
-            rng = np.random.default_rng(len(self.made))
+            rng = np.random.default_rng(len(self.made) - 1)
             weights.const = rng.integers(0, 256, weights.shape).astype(np.uint8)
-        self.made.append(case)
-
-    def matmul(self, name: str, x: tuple[int, ...], outputs: int, **more: Any) -> None:
-        self.made.append(qmatmul_case(name, self.template, x, outputs, **self._more(more)))
 
 
 def dense_cases() -> list[IntegerCase]:
-    cases = Cases(DENSE)
+    cases = X86Cases(DENSE)
     conv, matmul = cases.conv, cases.matmul
     same = (1, 1, 1, 1)
     for kind in KINDS:
@@ -127,7 +118,7 @@ def dense_cases() -> list[IntegerCase]:
 
 
 def depthwise_cases() -> list[IntegerCase]:
-    cases = Cases(DEPTHWISE)
+    cases = X86Cases(DEPTHWISE)
 
     def conv(name: str, x: tuple[int, ...], kernel: tuple[int, ...] = (3, 3), **more: Any) -> None:
         cases.conv(name, x, x[-1], kernel, groups=x[-1], **more)
@@ -163,8 +154,15 @@ def depthwise_cases() -> list[IntegerCase]:
     return cases.made
 
 
-@pytest.mark.parametrize("cc", ("gcc", "clang"))
-@pytest.mark.parametrize("name", TARGETS)
+# Each target by one compiler, and by the other one in the long sweeps.
+PLACES = [
+    pytest.param(name, cc, marks=[pytest.mark.slow] if cc != own else [])
+    for name, own in (("avx2", "gcc"), ("avx512", "clang"), ("vnni", "gcc"))
+    for cc in ("gcc", "clang")
+]
+
+
+@pytest.mark.parametrize(("name", "cc"), PLACES)
 @pytest.mark.parametrize("make", (dense_cases, depthwise_cases))
 def test_bytes(make: Any, name: str, cc: str, tmp_path: Path) -> None:
     target, flags = TARGETS[name]
@@ -172,7 +170,7 @@ def test_bytes(make: Any, name: str, cc: str, tmp_path: Path) -> None:
     require(host_runs(target.isa), f"a CPU with {target.isa}")
     missing = target.features - set(detect_host().features)
     require(not missing, f"a CPU with {', '.join(missing)}")
-    # The compilers share the cases of a target, kinds and all; the slow test below has the rest.
+    # Half of the cases, kinds and all; the slow test below has the rest.
     first, cut = (0, 0) if cc == "gcc" else (1, 3)
     check(
         make()[first::2],
@@ -199,8 +197,7 @@ def test_sanitizers(make: Any, tmp_path: Path) -> None:
     """Nothing outside of an input is read either, and no arithmetic is undefined."""
     target, _ = TARGETS["avx512" if host_runs("avx512") else "avx2"]
     require(host_runs(target.isa), f"a CPU with {target.isa}")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    check(make()[::4], target, tmp_path, flags=(*flags_of(target.isa), *flags))
+    check(make()[::4], target, tmp_path, flags=(*flags_of(target.isa), *SANITIZE))
 
 
 def test_cheap_forms_of_requantization() -> None:

@@ -18,7 +18,7 @@ from aotgen.schedule.int8.quantized_depthwise import QuantizedDepthwise
 from aotgen.target.board import ISA_CFLAGS, load_board
 from aotgen.target.host import host_runs
 from aotgen.target.target import Isa, Target
-from support import require, require_tool
+from support import SANITIZE, halves, require, require_tool, share
 
 GENERAL = (QuantizedDepthwise(), QuantizedBatch(), QuantizedDense())
 I8, U8, I16 = DType.I8, DType.U8, DType.I16
@@ -119,29 +119,30 @@ def all_cases(target: Target) -> list[IntegerCase]:
     return general_cases(target) + nest_cases()
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
-def test_x86(isa: Isa, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("isa", "part"), halves("avx2", "avx512"))
+def test_x86(isa: Isa, part: int, tmp_path: Path) -> None:
     require(host_runs(isa), f"a CPU with {isa}")
     target = Target(isa)
-    check(all_cases(target), target, tmp_path, flags=("-O1", *ISA_CFLAGS[isa]))
+    check(share(all_cases(target), part), target, tmp_path, flags=("-O1", *ISA_CFLAGS[isa]))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_arm_under_emulation(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "part"), halves("rpi4", "rpi3b-armv7"))
+def test_arm_under_emulation(name: str, part: int, tmp_path: Path) -> None:
     board = load_board(name)
     cc = f"{board.triple}-gcc"
     require_tool(cc, board.emulator[0])
     flags, target = ("-O1", *board.cflags()), board.target()
-    check(all_cases(target), target, tmp_path, cc=cc, flags=flags, emulator=board.emulator)
+    cases = share(all_cases(target), part)
+    check(cases, target, tmp_path, cc=cc, flags=flags, emulator=board.emulator)
 
 
-def test_nothing_is_undefined(tmp_path: Path) -> None:
-    """Every access within views, no overflow: by the sanitizers."""
-    require(host_runs("avx2"), "a CPU with avx2")
-    sanitize = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    flags = ("-O1", *ISA_CFLAGS["avx2"], *sanitize)
-    target = Target("avx2")
-    check(all_cases(target)[::2], target, tmp_path, flags=flags)
+@pytest.mark.parametrize(("isa", "part"), halves("scalar", "avx2"))
+def test_nothing_is_undefined(isa: Isa, part: int, tmp_path: Path) -> None:
+    """Every access within views, no overflow: by the sanitizers; rows are computed in pieces."""
+    require(host_runs(isa), f"a CPU with {isa}")
+    target = Target(isa)
+    cases = share(all_cases(target), part)
+    check(cases, target, tmp_path, flags=(*ISA_CFLAGS[isa], *SANITIZE), cut=2)
 
 
 @pytest.mark.slow
@@ -151,8 +152,3 @@ def test_clang(isa: Isa, tmp_path: Path) -> None:
     require(host_runs(isa), f"a CPU with {isa}")
     target = Target(isa)
     check(all_cases(target), target, tmp_path, cc="clang", flags=("-O1", *ISA_CFLAGS[isa]))
-
-
-def test_rows_in_pieces(tmp_path: Path) -> None:
-    target = Target("scalar")
-    check(general_cases(target), target, tmp_path, flags=("-O1",), cut=2)

@@ -33,7 +33,7 @@ from aotgen.schedule.dense.matmul_gemm import MatmulBatch, MatmulGemm
 from aotgen.target.board import load_board
 from aotgen.target.host import detect_host
 from aotgen.target.target import Isa, Target
-from support import require_tool
+from support import SANITIZE, SANITIZE_ALL, halves, require_sanitizers, require_tool, share
 
 DIRECT, POINTWISE, FIRST = Conv2dDirect(), Conv2dPointwise(), Conv2dFirst()
 DEPTHWISE, GEMM, BATCH, POOL = Conv2dDepthwise(), MatmulGemm(), MatmulBatch(), Pool2d()
@@ -287,43 +287,54 @@ def require_isa(isa: Isa) -> None:
         pytest.skip(f"this computer does not run {isa}")
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+NEON_HALVES = halves("rpi4", "rpi3b-armv7")
+# AVX2 has all cases under the sanitizers.
+ISAS = ["scalar", pytest.param("avx2", marks=pytest.mark.slow), "avx512"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_template_matches_float64(isa: Isa, tmp_path: Path) -> None:
     require_isa(isa)
     check_cases(all_cases() + remainder_cases(), target_of(isa), tmp_path, extra=("-O1",))
 
 
-def check_emulated(name: str, cases_for: Callable[[Target], list[Case]], folder: Path) -> None:
-    """Check the cases for a board's target in its emulator."""
+def check_emulated(
+    name: str, part: int, cases_for: Callable[[Target], list[Case]], folder: Path
+) -> None:
+    """Check a half of the cases for a board's target in its emulator."""
     board = load_board(name)
     cc = f"{board.triple}-gcc"
     require_tool(cc, board.emulator[0])
     target = target_of(board.isa)
-    check_cases(cases_for(target), target, folder, cc=cc, emulator=board.emulator, extra=("-O1",))
+    cases = share(cases_for(target), part)
+    check_cases(cases, target, folder, cc=cc, emulator=board.emulator, extra=("-O1",))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
-    check_emulated(name, lambda _: all_cases() + remainder_cases()[::3], tmp_path)
+@pytest.mark.parametrize(("name", "part"), NEON_HALVES)
+def test_neon_under_emulation(name: str, part: int, tmp_path: Path) -> None:
+    check_emulated(name, part, lambda _: all_cases() + remainder_cases()[::3], tmp_path)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
-def test_no_access_outside_views(compiler: str, tmp_path: Path) -> None:
-    """Each tensor has its own block with just the border asked for: the sanitizer sees the rest."""
-    require_tool(compiler)
+SANITIZERS = [
+    ("gcc", SANITIZE),
+    pytest.param("clang", SANITIZE_ALL, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("compiler", "flags"), SANITIZERS, ids=["gcc", "clang"])
+def test_no_access_outside_views(compiler: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Each tensor has its own block with just the border asked for: the sanitizer sees the rest.
+    Rows are computed in pieces: calls for [0, 1) and [1, rows) give what one for all does.
+    """
+    require_sanitizers(compiler)
     require_isa("avx2")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    check_cases(all_cases(), target_of("avx2"), tmp_path, cc=compiler, extra=flags)
+    cases = all_cases() + remainder_cases()
+    check_cases(cases, target_of("avx2"), tmp_path, cc=compiler, extra=flags, cut=1)
 
 
 def test_gaps_between_pixels_stay_untouched(tmp_path: Path) -> None:
     """A kernel that writes a concat member must not write its neighbours."""
     check_gaps([c for c in all_cases() if c.gap], target_of("scalar"), tmp_path)
-
-
-def test_rows_can_be_computed_in_pieces(tmp_path: Path) -> None:
-    """Calls for [0, r) and [r, rows) together give what one call for [0, rows) gives."""
-    check_cases(all_cases(), target_of("scalar"), tmp_path, extra=("-O1",), cut=1)
 
 
 def sampled(case: Case, target: Target, rng: np.random.Generator) -> Config | None:
@@ -397,7 +408,7 @@ def test_max_pool_of_nan_and_infinities(isa: Isa, tmp_path: Path) -> None:
         np.testing.assert_array_equal(got, case.oracle().astype(np.float32), err_msg=case.name)
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_pool_tile_matches_float64(isa: Isa, tmp_path: Path) -> None:
     require_isa(isa)
     target = target_of(isa)

@@ -17,9 +17,12 @@ from kernels.test_kernels import (
     DEPTHWISE,
     DIRECT,
     FIRST,
+    ISAS,
     NCHW,
+    NEON_HALVES,
     POINTWISE,
     POOL,
+    SANITIZERS,
     check_emulated,
     dense_knobs,
     require_isa,
@@ -31,7 +34,7 @@ from aotgen.schedule.base import Need, View
 from aotgen.schedule.layouts import in_layout, with_layouts
 from aotgen.schedule.opaque.copy import border_fill, copy_nest
 from aotgen.target.target import Isa, Target
-from support import require_tool
+from support import require_sanitizers, require_tool
 
 PADS = (1, 1, 1, 1)
 
@@ -102,7 +105,7 @@ def layout_cases(target: Target) -> list[Case]:
     return made
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_blocks_of_channels_match_float64(isa: Isa, tmp_path: Path) -> None:
     require_isa(isa)
     cases = layout_cases(target_of(isa))
@@ -110,25 +113,20 @@ def test_blocks_of_channels_match_float64(isa: Isa, tmp_path: Path) -> None:
     check_cases(cases, target_of(isa), tmp_path, extra=("-O1",))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
-    check_emulated(name, layout_cases, tmp_path)
+@pytest.mark.parametrize(("name", "part"), NEON_HALVES)
+def test_neon_under_emulation(name: str, part: int, tmp_path: Path) -> None:
+    check_emulated(name, part, layout_cases, tmp_path)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
-def test_no_access_outside_views(compiler: str, tmp_path: Path) -> None:
-    """Each tensor has its own block with just the border asked for: the sanitizer sees the rest."""
-    require_tool(compiler)
+@pytest.mark.parametrize(("compiler", "flags"), SANITIZERS, ids=["gcc", "clang"])
+def test_no_access_outside_views(compiler: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Each tensor has its own block with just the border asked for: the sanitizer sees the rest.
+    Rows are computed in pieces: calls for [0, 1) and [1, rows) give what one for all does.
+    """
+    require_sanitizers(compiler)
     require_isa("avx2")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     target = target_of("avx2")
-    check_cases(layout_cases(target), target, tmp_path, cc=compiler, extra=flags)
-
-
-def test_rows_can_be_computed_in_pieces(tmp_path: Path) -> None:
-    """Calls for [0, r) and [r, rows) together give what one call for [0, rows) gives."""
-    target = target_of("scalar")
-    check_cases(layout_cases(target), target, tmp_path, extra=("-O1",), cut=1)
+    check_cases(layout_cases(target), target, tmp_path, cc=compiler, extra=flags, cut=1)
 
 
 def test_only_whole_blocks_of_maps_are_offered() -> None:

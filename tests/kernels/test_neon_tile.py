@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernels.harness import Case, build, check_cases, conv_case, matmul_case, run_cases
+from kernels.reductions import check_statement, reduction
 from kernels.test_kernels import target_of
 
 import aotgen.schedule.dense.tile as dense_tile
@@ -19,14 +20,13 @@ from aotgen.schedule.base import Config, ScheduleError
 from aotgen.schedule.conv.conv2d_depthwise import Conv2dDepthwise
 from aotgen.schedule.conv.conv2d_direct import Conv2dDirect
 from aotgen.schedule.conv.conv2d_pointwise import Conv2dPointwise
-from aotgen.schedule.dense.asm_tile import MAX_OPERANDS, Reduction
 from aotgen.schedule.dense.matmul_gemm import MatmulGemm
 from aotgen.schedule.dense.neon_tile import asm_tile
 from aotgen.schedule.dense.neon_tile_cost import MAX_SUMS, Way, quad_instructions
 from aotgen.schedule.dense.tiles import tiles
 from aotgen.schedule.layouts import with_layouts
 from aotgen.target.board import load_board
-from support import require_tool
+from support import halves, require_tool, share
 
 DIRECT, POINTWISE, GEMM = Conv2dDirect(), Conv2dPointwise(), MatmulGemm()
 DEPTHWISE = Conv2dDepthwise()
@@ -141,43 +141,42 @@ def test_values(tmp_path: Path) -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def c_tile(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Case], list[np.ndarray]]:
+    """Half of the dense cases, and their results by C alone."""
+    made = [c for c in cases() if c.template is not DEPTHWISE][::2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense_tile, "asm_tile", lambda _: None)
+        return made, run_arm(made, tmp_path_factory.mktemp("c_tile"), "gcc", "-O1")
+
+
 @pytest.mark.parametrize(
     "cc, level",
     [("clang", "-O2"), ("gcc", "-O0"), pytest.param("clang", "-O0", marks=pytest.mark.slow)],
 )
 def test_bytes_are_those_of_the_c_tile(
-    cc: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cc: str, level: str, c_tile: tuple[list[Case], list[np.ndarray]], tmp_path: Path
 ) -> None:
-    made = [c for c in cases() if c.template is not DEPTHWISE][::2]
+    made, want = c_tile
     got = run_arm(made, tmp_path, cc, level)
-    monkeypatch.setattr(dense_tile, "asm_tile", lambda _: None)
-    want = run_arm(made, tmp_path, "gcc", "-O1")
     different = [
         c.name for c, a, b in zip(made, got, want, strict=True) if a.tobytes() != b.tobytes()
     ]
     assert not different
 
 
-@pytest.mark.parametrize("side", ["BEFORE", "BEHIND"])
-def test_reads_nothing_outside_its_operands(side: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("side", "part"), halves("BEFORE", "BEHIND"))
+def test_reads_nothing_outside_its_operands(side: str, part: int, tmp_path: Path) -> None:
     (tmp_path / "guard.h").write_text(GUARD)
-    run_arm(cases(), tmp_path, "gcc", "-O1", "-include", str(tmp_path / "guard.h"), f"-D{side}")
-
-
-def reduction(pixels: int, vectors: int, step: int, **changed: object) -> Reduction:
-    made = Reduction(
-        offsets=tuple(step * i for i in range(pixels)),
-        vectors=vectors,
-        levels=((64, 1),),
-        split=None,
-        sizes=(),
-        unroll=8,
-        overread=False,
-        bias=True,
-        lines=0,
-        ahead=0,
+    run_arm(
+        share(cases(), part),
+        tmp_path,
+        "gcc",
+        "-O1",
+        "-include",
+        str(tmp_path / "guard.h"),
+        f"-D{side}",
     )
-    return replace(made, **changed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -200,10 +199,7 @@ def test_every_tile_of_the_space_is_written() -> None:
             passes = {"split": 0, "sizes": (40, 24), "lines": 1}
             for more in ({}, passes):
                 tile = asm_tile(reduction(pixels, vectors, step, **more))
-                assert tile is not None, (pixels, vectors, step)
-                written = sum('"+' in o for o in tile.outputs)
-                assert len(tile.outputs) + written + len(tile.inputs) <= MAX_OPERANDS
-                assert len(tile.sums) == pixels * vectors <= MAX_SUMS
+                check_statement(tile, pixels, vectors, MAX_SUMS)
 
 
 def test_a_depthwise_tile_keeps_few_sums() -> None:

@@ -16,7 +16,8 @@ from aotgen.schedule.base import Config, ScheduleError
 from aotgen.schedule.opaque.recurrent import Recurrent
 from aotgen.target.target import Isa
 from tests.kernels.harness import Case, build, check_cases
-from tests.kernels.test_kernels import check_emulated, require_isa, target_of
+from tests.kernels.test_kernels import NEON_HALVES, check_emulated, require_isa, target_of
+from tests.support import SANITIZE
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 ACTIVATIONS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
@@ -72,26 +73,21 @@ def all_cases() -> list[Case]:
     return made
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
-@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize(("isa", "gap"), [("scalar", 3), ("avx2", 0), ("avx512", 3)])
 def test_cases(isa: Isa, gap: int, tmp_path: Path) -> None:
     require_isa(isa)
     made = [replace(c, gap=gap) for c in all_cases()]
     check_cases(made, target_of(isa), tmp_path, extra=("-O1",))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
-    check_emulated(name, lambda _: all_cases(), tmp_path)
+@pytest.mark.parametrize(("name", "part"), NEON_HALVES)
+def test_neon_under_emulation(name: str, part: int, tmp_path: Path) -> None:
+    check_emulated(name, part, lambda _: all_cases(), tmp_path)
 
 
 def test_clean_under_sanitizers(tmp_path: Path) -> None:
-    extra = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    check_cases(all_cases(), target_of("scalar"), tmp_path, extra=extra)
-
-
-def test_rows_can_be_computed_in_pieces(tmp_path: Path) -> None:
-    check_cases(all_cases(), target_of("scalar"), tmp_path, extra=("-O1",), cut=1)
+    """Rows are computed in pieces."""
+    check_cases(all_cases(), target_of("scalar"), tmp_path, extra=SANITIZE, cut=1)
 
 
 def test_sampled_knobs_compute_the_same(tmp_path: Path) -> None:

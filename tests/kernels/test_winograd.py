@@ -20,6 +20,8 @@ from kernels.harness import (
     run_cases,
 )
 from kernels.test_kernels import (
+    NEON_HALVES,
+    SANITIZERS,
     check_emulated,
     require_isa,
     target_of,
@@ -39,7 +41,7 @@ from aotgen.schedule.winograd.transform import (
     transform_weights,
 )
 from aotgen.target.target import Isa, Target
-from support import require_tool
+from support import require_sanitizers
 
 WINOGRAD = Conv2dWinograd()
 SAME = (1, 1, 1, 1)
@@ -139,22 +141,21 @@ def test_cases_match_float64(isa: Isa, tmp_path: Path) -> None:
     check_cases(all_cases(), target_of(isa), tmp_path, extra=("-O1",))
 
 
-@pytest.mark.parametrize("name", ["rpi4", "rpi3b-armv7"])
-def test_neon_under_emulation(name: str, tmp_path: Path) -> None:
-    check_emulated(name, lambda _: all_cases(), tmp_path)
+@pytest.mark.parametrize(("name", "part"), NEON_HALVES)
+def test_neon_under_emulation(name: str, part: int, tmp_path: Path) -> None:
+    check_emulated(name, part, lambda _: all_cases(), tmp_path)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
-def test_no_access_outside_views(compiler: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("compiler", "flags"), SANITIZERS, ids=["gcc", "clang"])
+def test_no_access_outside_views(compiler: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     """Tensors have just the border asked for, scratch its size: the sanitizer sees the rest."""
-    require_tool(compiler)
+    require_sanitizers(compiler)
     require_isa("avx2")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     cases = with_tile(winograd_cases(), 4) + with_tile(winograd_cases()[5:7], 2)
     check_cases(cases, target_of("avx2"), tmp_path, cc=compiler, extra=flags)
 
 
-@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("isa", [pytest.param("avx2", marks=pytest.mark.slow), "avx512"])
 def test_sampled_knobs_compute_the_same(isa: Isa, tmp_path: Path) -> None:
     require_isa(isa)
     target = target_of(isa)
@@ -181,17 +182,17 @@ def test_channels_in_blocks(tmp_path: Path) -> None:
     check_cases(cases, target, tmp_path, extra=("-O1",))
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_rows_in_pieces_give_the_same_bytes(threads: int, tmp_path: Path) -> None:
+def test_rows_in_pieces_give_the_same_bytes(tmp_path: Path) -> None:
     """However r0, r1 are cut, and whether they count blocks of tiles or panels of channels."""
-    target = replace(target_of("scalar"), threads=threads)
+    alone, several = (replace(target_of("scalar"), threads=n) for n in (1, 4))
     cases = with_tile(winograd_cases()[::2], 2) + with_tile(winograd_cases(), 4)
-    rows = [build(c, target).kernel.rows for c in cases]
-    assert threads == 1 or sum(r > 1 for r in rows) > len(rows) // 2
-    whole = run_cases(cases, replace(target, threads=1), tmp_path, extra=("-O1",))
-    cut = run_cases(cases, target, tmp_path, extra=("-O1",), cut=1)
-    for case, a, b in zip(cases, whole, cut, strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=case.name)
+    rows = [build(c, several).kernel.rows for c in cases]
+    assert sum(r > 1 for r in rows) > len(rows) // 2
+    whole = run_cases(cases, alone, tmp_path, extra=("-O1",))
+    for target in (alone, several):
+        cut = run_cases(cases, target, tmp_path, extra=("-O1",), cut=1)
+        for case, a, b in zip(cases, whole, cut, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=f"{case.name}, {target.threads} threads")
 
 
 def test_no_panels_are_no_work(tmp_path: Path) -> None:

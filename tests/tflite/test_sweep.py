@@ -28,6 +28,11 @@ CROSS = {
 }
 """Boards that run under QEMU: AArch64 without and with dot products, 32-bit ARM."""
 
+FIRMWARE = ("mps2-an386", "mps3-an547")
+"""Emulated microcontrollers with DSP extension and with MVE: models run in their firmware."""
+
+FIRMWARE_TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm", "cmake", "ninja")
+
 
 def check(report: Report) -> None:
     print(report)
@@ -79,3 +84,11 @@ def test_more_on_other_isas(board: str, mode: RequantMode) -> None:
     require_tool(*CROSS.get(board, ("gcc",)))
     runner = "qemu" if board in CROSS else None
     check(sweep(cases(SAMPLE), mode, board, size=75, runner=runner))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("board", FIRMWARE)
+def test_more_in_firmware(board: str) -> None:
+    oracles()
+    require_tool(*FIRMWARE_TOOLS)
+    check(sweep(cases(SAMPLE, SAMPLE), "tflm", board, size=75, runner="qemu"))

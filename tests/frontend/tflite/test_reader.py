@@ -418,6 +418,18 @@ def test_quantization_is_part_of_the_type() -> None:
     assert graph.output_names == ["y", "same"]
 
 
+def test_quantized_uint16_is_refused() -> None:
+    """No runtime computes with it; without scales it is a plain integer."""
+    b = ModelBuilder()
+    x, z = b.input("x", (2, 6), "uint16", 0.5, 3), b.input("z", (2, 6), "uint16")
+    b.output(b.op("ADD", [x, x], out=("y", (2, 6), "uint16", 0.5, 3)))
+    b.output(b.op("RESHAPE", [z, b.const("new", np.array([3, 4], np.int32))],
+                  out=("r", (3, 4), "uint16")))  # fmt: skip
+    problems = check(b.finish())
+    assert problems and all("quantized to uint16" in p.reason for p in problems)
+    assert "z" not in {p.node for p in problems}
+
+
 def test_half_precision_weights_are_floats_at_once() -> None:
     b = ModelBuilder()
     x = b.input("x", (1, 300), F)
