@@ -40,8 +40,10 @@ rendered=$(mktemp -d)
 trap 'rm -rf "$rendered"' EXIT
 check "render runtime" "$bin/python" scripts/render_runtime.py "$rendered"
 cp .clang-format board_support/qemu_plugin/*.[ch] "$rendered/"
-"$bin/python" -c 'from aotgen.codegen.environment import render; print(render("firmware/aot_hal.h.j2"), end="")' \
-    >"$rendered/aot_hal.h"
+for file in aot_hal.h aot_core.h aot_core.c; do
+    "$bin/python" -c "from aotgen.codegen.environment import render; print(render('firmware/$file.j2'), end='')" \
+        >"$rendered/$file"
+done
 mkdir "$rendered/board"
 cp board_support/mps/*.[ch] board_support/mps/mps2/board.h "$rendered/board/"
 files=$(find "$rendered" -name '*.[ch]' | sort)

@@ -1,6 +1,7 @@
 /* board.c - what this firmware has anyway: vectors, start-up code, a serial line, a clock; as the
  * three functions of aot_hal.h it is all that the network's device library needs.
  */
+#include "aot_core.h"
 #include "aot_hal.h"
 
 #define REGISTER(address) (*(volatile uint32_t *)(address))
@@ -37,15 +38,12 @@ __attribute__((section(".vectors"), used)) static const vector vectors[16] = {
     {.handler = stop},    {.handler = NULL},          {.handler = stop}, {.handler = stop},
 };
 
-/* The FPU on, before any C. */
+/* The FPU on before code that may use it, and what else a core has for speed: loop cache, branch
+ * prediction, caches. aot_core_init comes with the network's device library; start-up code that
+ * does this by itself leaves it out. */
 __attribute__((naked, noreturn)) void Reset_Handler(void)
 {
-    __asm__ volatile("ldr r0, =0xE000ED88\n"
-                     "ldr r1, [r0]\n"
-                     "orr r1, r1, #(0xF << 20)\n"
-                     "str r1, [r0]\n"
-                     "dsb\n"
-                     "isb\n"
+    __asm__ volatile("bl aot_core_init\n"
                      "b start\n");
 }
 
