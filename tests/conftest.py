@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+
+import pytest
 
 TOOLS = (
     "cmake",
@@ -34,3 +38,18 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     return f"tools missing: {', '.join(missing) or 'none'}"
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """Programs that the test starts are ended by SIGINT and SIGHUP, also where this process was
+    told to ignore them, as by nohup or a shell's ``&``.
+    """
+    numbers = (signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(n) for n in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)

@@ -15,6 +15,8 @@ import pytest
 import aotgen
 from aotgen.api import new_folder
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _STARTED = """

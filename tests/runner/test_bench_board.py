@@ -107,6 +107,7 @@ def test_the_governor_is_set_and_put_back(program: Path, tree: SysfsTree) -> Non
     assert last["peak_bytes"] > 100_000
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("group", [False, True], ids=["program", "group"])
 def test_a_killed_program_leaves_the_governor_as_it_was(

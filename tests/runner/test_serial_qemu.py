@@ -265,6 +265,7 @@ def test_an_emulator_that_does_not_start(
         QemuMachine(m4.board, broken)
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind(number: signal.Signals, m4: aotgen.Project, program: Path) -> None:
     if number is signal.SIGKILL:

@@ -306,6 +306,7 @@ def _client(board: Board, program: Path) -> Iterator[subprocess.Popen[str]]:
         yield client
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_interrupted(number: signal.Signals, code: int, board: Board, tmp_path: Path) -> None:
     """Ctrl-C, and a death that leaves no time to clean up."""

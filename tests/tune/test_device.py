@@ -62,12 +62,14 @@ def hanging() -> list[int]:
     """The program's child that has the candidate under way, as soon as there is one; the one that
     puts the governor back is in a session of its own.
     """
-    while True:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
         children = devices(devices([os.getpid()]))
         with contextlib.suppress(ProcessLookupError):
             if found := [pid for pid in children if os.getsid(pid) != pid]:
                 return found
         time.sleep(0.01)
+    raise AssertionError("no candidate is under way")
 
 
 def kill(programs: Sequence[int], number: signal.Signals) -> None:
