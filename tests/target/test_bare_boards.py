@@ -228,14 +228,16 @@ def test_memory_at_the_start_and_after_a_reset(firmware: Firmware) -> None:
 
 
 def test_counter_is_exact(firmware: Firmware) -> None:
-    """The same instructions take the same ticks; the clocks agree."""
+    """The same instructions take the same ticks, but for one: an instruction is no whole number of
+    them, so it matters where between two ticks the first reading is. The clocks agree.
+    """
     assert firmware.port is not None
     counted = []
     for _ in range(2):
         firmware.port.write(b"c")  # alone: a byte that comes meanwhile is an interrupt
         counted.append(int(firmware.read(" ")))
     first, second = counted
-    assert first == second
+    assert abs(first - second) <= 1
     # 64 ns an instruction; the loop has 5 to 8 of them.
     hz = 20_000_000 if firmware.board.name == "mps3-an547" else 25_000_000
     assert 5 <= first / hz / 64e-9 / 100_000 <= 8
