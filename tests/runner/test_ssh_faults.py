@@ -118,19 +118,19 @@ def test_link_cut_in_run(board: Board, tmp_path: Path) -> None:
 def test_cable_pulled_in_run(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody tells the board that we are gone: it notices by our silence."""
     for name in ("_SUPERVISE", "_GUARD"):
-        text = getattr(ssh_session, name).replace("timeout 60", "timeout 3")
-        assert "timeout 3" in text
+        text = getattr(ssh_session, name).replace("timeout 60", "timeout 6")
+        assert "timeout 6" in text
         monkeypatch.setattr(ssh_session, name, text)
     monkeypatch.setattr(ssh_session, "BEAT_S", 0.5)
     monkeypatch.setattr(ssh_session, "_GRACE_S", 0.5)
     proxy = Proxy(board.port)
-    program = script(tmp_path, "sleep 4; echo started; sleep 1000")
+    program = script(tmp_path, "sleep 7; echo started; sleep 1000")
     with contextlib.closing(proxy), proxied(board, proxy, tmp_path) as runner:
         runner.deploy(program)
         folder = folder_of(runner)
         # Also shows that a program may run for longer than the silence that ends it.
-        with fails("program was stopped after 10 s"):
-            runner.run(program, timeout=10, on_line=lambda line: proxy.go_silent())
+        with fails("program was stopped after 15 s"):
+            runner.run(program, timeout=15, on_line=lambda line: proxy.go_silent())
         wait_for(lambda: not folder.exists() and not running(str(folder)), 30)
         proxy.cut()
 
