@@ -59,8 +59,7 @@ def test_rows_outside_the_windows_do_not_matter(seed: int) -> None:
     graph, group = random_group(seed)
     x = graph.inputs[0]
     found = windows_of(group)
-    if not graph.nodes or found is None:
-        pytest.skip("nothing that has rows")
+    assert graph.nodes and found is not None
     rng = np.random.default_rng(seed + 1000)
     data = rng.standard_normal(x.shape).astype(np.float32)
     (usual,) = interpreter.run(graph, {"x": data}).values()

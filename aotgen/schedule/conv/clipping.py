@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aotgen.ir.graph import Group
 from aotgen.schedule.base import Config, Need
 from aotgen.schedule.conv.conv_shape import ConvShape
-from aotgen.schedule.layouts import X_LAYOUT, layout_of
+from aotgen.schedule.fused import fused_needs
+from aotgen.schedule.layouts import X_LAYOUT, laid_out, layout_of
+from aotgen.target.target import Target
 
 BORDER = "border"
 CLIPPED = "clipped"
@@ -27,9 +30,11 @@ def is_clipped(config: Config) -> bool:
     return config.get(BORDER, "") == CLIPPED
 
 
-def input_need(shape: ConvShape, config: Config) -> Need:
-    """What a convolution asks of its input's view."""
-    return Need(unit_inner=True) if is_clipped(config) else shape.need()
+def conv_needs(group: Group, target: Target, config: Config) -> dict[str, Need]:
+    """What a convolution asks of the views of its input and of its epilogue's operands."""
+    node = group.nodes[0]
+    need = Need(unit_inner=True) if is_clipped(config) else ConvShape.of(node).need()
+    return laid_out({**fused_needs(group), node.input(0).name: need}, group, config, target)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from aotgen.schedule.conv.clipping import (
     CLIPPED,
     Strip,
     can_clip,
+    conv_needs,
     has_taps,
-    input_need,
     is_clipped,
     strips,
 )
@@ -65,11 +65,10 @@ from aotgen.schedule.dense.cache_model import layout_cycles
 from aotgen.schedule.dense.problem import LINE_FLOATS, Axis, Block, kernel_params, loop, terms
 from aotgen.schedule.dense.tiles import Run, core_model, padded, split_even, split_rest
 from aotgen.schedule.features import common_features
-from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.fused import Fused, make_fused
 from aotgen.schedule.layouts import (
     Y_LAYOUT,
     in_layout,
-    laid_out,
     layout_of,
     planewise_layouts,
 )
@@ -156,9 +155,7 @@ class Conv2dDepthwise(Template):
             )
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        node = group.nodes[0]
-        needs = {**fused_needs(group), node.input(0).name: input_need(ConvShape.of(node), config)}
-        return laid_out(needs, group, config, target)
+        return conv_needs(group, target, config)
 
     def clipped(self, group: Group, target: Target, config: Config) -> Config | None:
         shape = ConvShape.of(group.nodes[0])

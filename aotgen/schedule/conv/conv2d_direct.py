@@ -29,7 +29,7 @@ from aotgen.schedule.base import (
     Views,
 )
 from aotgen.schedule.conv.clipped_rows import clipped_body, clipped_config, clipped_writers
-from aotgen.schedule.conv.clipping import can_clip, has_taps, input_need, is_clipped
+from aotgen.schedule.conv.clipping import can_clip, conv_needs, has_taps, is_clipped
 from aotgen.schedule.conv.conv_shape import ConvShape, Triple
 from aotgen.schedule.dense.blocking import (
     Problem,
@@ -48,13 +48,12 @@ from aotgen.schedule.dense.space import (
 from aotgen.schedule.dense.tiles import padded
 from aotgen.schedule.dense.writer import DenseWriter, dense_kernel
 from aotgen.schedule.features import knob_features, work_features
-from aotgen.schedule.fused import Fused, fused_needs, make_fused
+from aotgen.schedule.fused import Fused, make_fused
 from aotgen.schedule.group_memo import per_group
 from aotgen.schedule.layouts import (
     X_LAYOUT,
     Y_LAYOUT,
     in_layout,
-    laid_out,
     layout_choices,
     layout_of,
     with_layouts,
@@ -342,9 +341,7 @@ class Conv2dDirect(DenseTemplate):
         )
 
     def needs(self, group: Group, target: Target, config: Config) -> dict[str, Need]:
-        node = group.nodes[0]
-        needs = {**fused_needs(group), node.input(0).name: input_need(ConvShape.of(node), config)}
-        return laid_out(needs, group, config, target)
+        return conv_needs(group, target, config)
 
     def clipped(self, group: Group, target: Target, config: Config) -> Config | None:
         shape = ConvShape.of(group.nodes[0])

@@ -160,7 +160,7 @@ class Int8Pool(Template):
     def default(self, group: Group, target: Target) -> Config:
         node = group.nodes[0]
         fitting = [v for v in VECTORS if v * _lanes(node, target) <= node.input(0).shape[-1]]
-        if target.bare and target.optimize == "flash":
+        if _in_table(target):
             fitting = fitting[:1]
         return Config.of(vectors=max(fitting, default=1))
 
