@@ -27,8 +27,8 @@ SymbolKind = Literal["code", "constant", "data", "zero"]
 _STUB = """#include "{p}.h"
 static {p}_ctx ctx;
 static {p}_config config;
-void footprint_{p}(void);
-void footprint_{p}(void)
+void {entry}(void);
+void {entry}(void)
 {{
     (void){p}_init(&ctx, &config);
     (void){p}_run(&ctx, NULL, NULL);
@@ -44,7 +44,7 @@ _KINDS: dict[str, SymbolKind] = {
     "w": "code",
 }
 
-_STUB_SYMBOLS = re.compile(r"footprint_\w+|ctx|config")
+_STUB_OBJECTS = ("ctx", "config")
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,12 @@ def measure_footprint(
         # Whatever the linker keeps for a model alone is what that model needs.
         needs = {
             manifest.prefix: {
-                s.name for s in symbols_of(_linked([manifest], argv, objects, folder))
+                s.name
+                for s in (
+                    symbols
+                    if len(manifests) == 1
+                    else symbols_of(_linked([manifest], argv, objects, folder))
+                )
             }
             for manifest in manifests
         }
@@ -159,13 +164,14 @@ def measure_footprint(
             functions[function].depth = max(functions[function].depth, size)
     roots = [f"{manifest.prefix}_{what}" for manifest in manifests for what in ("run", "init")]
     path = max((_deepest(root, functions, taken) for root in roots), key=_total)
+    entries = {_entry(manifest) for manifest in manifests}
     flash = sum(sections.get(s, 0) for s in (".text", ".rodata", ".data", ".ARM.exidx"))
     kept = tuple(
         replace(s, models=tuple(model for model, names in needs.items() if s.name in names))
         for s in symbols
-        if not _STUB_SYMBOLS.fullmatch(s.name)
+        if s.name not in {*entries, *_STUB_OBJECTS}
     )
-    stubs = sum(s.bytes for s in symbols if s.name.startswith("footprint_"))
+    stubs = sum(s.bytes for s in symbols if s.name in entries)
     return Footprint(
         kept,
         flash - stubs,
@@ -173,6 +179,11 @@ def measure_footprint(
         _total(path),
         tuple(path),
     )
+
+
+def _entry(manifest: Manifest) -> str:
+    """The function of ``_STUB``: no symbol of the model's begins so."""
+    return f"aotgen_footprint__{manifest.prefix}"
 
 
 def _compiled(
@@ -192,7 +203,7 @@ def _compiled(
     files = [("", path) for path in [*sorted(source.glob("*.c")), *sorted(source.glob("*.S"))]]
     for manifest in manifests:
         stub = folder / f"footprint_{manifest.prefix}.c"
-        stub.write_text(_STUB.format(p=manifest.prefix), encoding="utf-8")
+        stub.write_text(_STUB.format(p=manifest.prefix, entry=_entry(manifest)), encoding="utf-8")
         files.append((manifest.prefix, stub))
     for model, file in files:
         made = str(folder / f"{file.name}.o")
@@ -209,7 +220,7 @@ def _linked(
 ) -> Path:
     """An image with what these models need."""
     image = folder / "image.elf"
-    first, *others = (f"footprint_{manifest.prefix}" for manifest in manifests)
+    first, *others = map(_entry, manifests)
     link = [
         *argv, "-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs",
         "-Wl,--gc-sections", "-Wl,--emit-relocs", "-Wl,-Ttext=0x8000", f"-Wl,-e,{first}",

@@ -59,6 +59,19 @@ def test_flash_is_the_sum_of_its_symbols(tmp_path: Path) -> None:
     assert 0.8 * code <= estimate <= 1.25 * code
 
 
+def test_flash_does_not_depend_on_the_prefix(tmp_path: Path) -> None:
+    """Also where the model's functions are named like this measurement's own."""
+    require_tool("arm-none-eabi-gcc")
+    file = require_shared("models/mlperf_tiny/ad01_int8.tflite")
+    board = load_board("mps2-an386")
+    found = []
+    for prefix in ("ad", "footprint"):
+        aotgen.compile(file, board.name, tmp_path / prefix, prefix=prefix)
+        found.append(measure_footprint(read_manifest(tmp_path / prefix), board))
+    sizes = [sorted(s.bytes for s in footprint.symbols) for footprint in found]
+    assert sizes[0] == sizes[1] and found[0].flash_bytes == found[1].flash_bytes
+
+
 def test_boards_with_a_system_are_refused(tmp_path: Path) -> None:
     file = require_shared("models/mlperf_tiny/ad01_int8.tflite")
     aotgen.compile(file, "rpi4", tmp_path / "project")
